@@ -1,0 +1,18 @@
+# sluice_fuzz(NAME SOURCES file... LINK lib...)
+# makes the libFuzzer program NAME, whose sources define LLVMFuzzerTestOneInput. Does nothing unless SLUICE_FUZZ is on.
+if(SLUICE_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "SLUICE_FUZZ needs clang: tools/setup fuzz installs it, the preset fuzz chooses it")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+function(sluice_fuzz NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  if(SLUICE_FUZZ)
+    add_executable(${NAME} ${ARG_SOURCES})
+    target_link_libraries(${NAME} PRIVATE sluice_options ${ARG_LINK})
+    target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+    set_property(GLOBAL APPEND PROPERTY SLUICE_FUZZ_PROGRAMS ${NAME})
+  endif()
+endfunction()
