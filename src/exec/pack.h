@@ -1,0 +1,30 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace sluice {
+
+/// An object that needs `size` bytes during the ticks from..to, both inclusive, on a circle of `period` ticks: from > to wraps round
+/// the end of a sweep into the next one. from = 0, to = period − 1 is "always".
+struct Extent {
+  Bytes size = 0;
+  int from = 0, to = 0;
+};
+
+struct Packing {
+  std::vector<Bytes> offsets;  ///< parallel to the extents, multiples of `alignment`
+  Bytes size = 0;              ///< highest end
+};
+
+/// The most bytes that are in use at one tick: no packing can be smaller.
+Bytes packing_load(std::span<const Extent> extents, int period, Bytes alignment);
+
+/// Places the extents so that two that share a tick share no byte, in as little as it can (several orders are tried; the goal is
+/// ≤ 1.05 × the load). No object crosses a multiple of `chunk` (0: no such bound). Sizes are rounded up to `alignment`.
+/// Pure and deterministic. A larger chunk count never hurts: offsets are found by first fit from 0.
+Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignment, Bytes chunk);
+
+}  // namespace sluice
