@@ -23,8 +23,10 @@ struct Packing {
 Bytes packing_load(std::span<const Extent> extents, int period, Bytes alignment);
 
 /// Places the extents so that two that share a tick share no byte, in as little as it can (several orders are tried; the goal is
-/// ≤ 1.05 × the load). No object crosses a multiple of `chunk` (0: no such bound). Sizes are rounded up to `alignment`.
-/// Pure and deterministic. A larger chunk count never hurts: offsets are found by first fit from 0.
+/// ≤ 1.05 × the load). No object crosses a multiple of `chunk` (0: no such bound; else a multiple of `alignment`). An object larger
+/// than `chunk` starts at a multiple of it: whether it may be cut there is for the caller to know. Sizes are rounded up to `alignment`
+/// (a power of two); 0 ≤ from, to < period. Empty objects lie at 0. Pure and deterministic.
+/// Cost: O(n²) per order, n² × 200 at most for small n.
 Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignment, Bytes chunk);
 
 }  // namespace sluice

@@ -1,0 +1,198 @@
+#include "exec/pack.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+namespace sluice {
+namespace {
+
+/// An extent with its size rounded up and its time as start and length, so that a wrap needs no special case.
+struct Item {
+  Bytes size = 0;
+  int start = 0, length = 0;
+  Bytes busiest = 0;  ///< load of the busiest tick it lives through
+};
+
+bool share_a_tick(const Item& a, const Item& b, int period) {
+  int ahead = b.start - a.start;
+  if (ahead < 0) ahead += period;
+  return ahead < a.length || (ahead > 0 && period - ahead < b.length);
+}
+
+/// The lowest allowed offset from `offset` on, were everything free.
+Bytes allowed(Bytes offset, Bytes size, Bytes chunk) {
+  if (chunk == 0 || offset / chunk == (offset + size - 1) / chunk) return offset;
+  return (offset + chunk - 1) / chunk * chunk;
+}
+
+enum class Fit { first, best };
+
+/// One attempt: places the items in the given order.
+class Attempt {
+ public:
+  Attempt(const std::vector<Item>& items, int period, Bytes chunk) : items_(items), period_(period), chunk_(chunk) {
+    offsets_.resize(items.size());
+    placed_.reserve(items.size());
+  }
+
+  /// Returns the size, or some size ≥ `give_up_at` as soon as it is clear that it is no better.
+  Bytes run(const std::vector<std::uint32_t>& order, Fit fit, Bytes give_up_at) {
+    placed_.clear();
+    Bytes size = 0;
+    for (const auto index : order) {
+      const Item& item = items_[index];
+      const Bytes at = find(item, fit);
+      offsets_[index] = at;
+      if (at + item.size > size) {
+        size = at + item.size;
+        top_ = index;
+      }
+      if (size >= give_up_at) return size;
+      const Placed entry{at, at + item.size, index};
+      placed_.insert(
+          std::upper_bound(placed_.begin(), placed_.end(), entry, [](auto& a, auto& b) { return a.offset < b.offset; }), entry);
+    }
+    return size;
+  }
+  const std::vector<Bytes>& offsets() const { return offsets_; }
+  /// The item that reaches highest.
+  std::uint32_t top() const { return top_; }
+
+ private:
+  struct Placed {
+    Bytes offset, end;
+    std::uint32_t index;
+  };
+
+  Bytes find(const Item& item, Fit fit) const {
+    Bytes low = 0, found = 0, tightest = UINT64_MAX;
+    for (const auto& other : placed_) {
+      if (other.end <= low || !share_a_tick(item, items_[other.index], period_)) continue;
+      if (other.offset > low) {
+        const Bytes at = allowed(low, item.size, chunk_);
+        if (at + item.size <= other.offset) {
+          if (fit == Fit::first) return at;
+          if (other.offset - low < tightest) {
+            tightest = other.offset - low;
+            found = at;
+          }
+        }
+      }
+      low = other.end;
+    }
+    return tightest != UINT64_MAX ? found : allowed(low, item.size, chunk_);
+  }
+
+  const std::vector<Item>& items_;
+  int period_;
+  Bytes chunk_;
+  std::vector<Bytes> offsets_;
+  std::vector<Placed> placed_;  ///< by offset
+  std::uint32_t top_ = 0;
+};
+
+Item to_item(const Extent& extent, int period, Bytes alignment) {
+  const int length = (extent.to - extent.from + period) % period + 1;
+  return {align_up(extent.size, alignment), extent.from, length, 0};
+}
+
+/// Bytes in use at each tick.
+std::vector<Bytes> loads(const std::vector<Item>& items, int period) {
+  std::vector<Bytes> change(static_cast<std::size_t>(period) + 1, 0);  // differences wrap around 2^64 and back
+  for (const auto& item : items) {
+    const int end = item.start + item.length;
+    change[item.start] += item.size;
+    change[std::min(end, period)] -= item.size;
+    if (end > period) {
+      change[0] += item.size;
+      change[end - period] -= item.size;
+    }
+  }
+  change.pop_back();
+  std::partial_sum(change.begin(), change.end(), change.begin());
+  return change;
+}
+
+Bytes highest(const std::vector<Bytes>& values) { return values.empty() ? 0 : *std::max_element(values.begin(), values.end()); }
+
+}  // namespace
+
+Bytes packing_load(std::span<const Extent> extents, int period, Bytes alignment) {
+  std::vector<Item> items;
+  items.reserve(extents.size());
+  for (const auto& extent : extents) items.push_back(to_item(extent, period, alignment));
+  return highest(loads(items, period));
+}
+
+Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignment, Bytes chunk) {
+  std::vector<Item> items;
+  items.reserve(extents.size());
+  for (const auto& extent : extents) items.push_back(to_item(extent, period, alignment));
+  const auto load = loads(items, period);
+  const Bytes floor = highest(load);
+  for (auto& item : items)
+    for (int i = 0; i < item.length; ++i) item.busiest = std::max(item.busiest, load[(item.start + i) % period]);
+
+  std::vector<std::uint32_t> all;
+  for (std::uint32_t i = 0; i < items.size(); ++i)
+    if (items[i].size > 0) all.push_back(i);
+  Packing best{std::vector<Bytes>(items.size(), 0), UINT64_MAX};
+  std::vector<std::uint32_t> best_order;
+  Attempt attempt(items, period, chunk);
+  std::uint32_t best_top = 0;
+  const auto tried = [&](const std::vector<std::uint32_t>& order, Fit fit) {
+    const Bytes size = attempt.run(order, fit, best.size);
+    if (size < best.size) {
+      best = {attempt.offsets(), size};
+      best_order = order;
+      best_top = attempt.top();
+    }
+    return best.size <= floor;
+  };
+  const auto sorted = [&](auto key) {
+    auto order = all;
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return key(items[a]) > key(items[b]); });
+    return order;
+  };
+  const std::vector<std::vector<std::uint32_t>> orders = {
+      sorted([](const Item& i) { return std::pair(i.size, Bytes(i.length)); }),
+      sorted([](const Item& i) { return std::pair(Bytes(i.length), i.size); }),
+      sorted([](const Item& i) { return std::pair(i.busiest, i.size); }),
+      sorted([](const Item& i) { return std::pair(i.busiest, Bytes(i.length)); }),
+      sorted([](const Item& i) { return static_cast<double>(i.size) * i.length; }),
+      sorted([period](const Item& i) { return period - i.start; }),
+  };
+  for (const auto fit : {Fit::first, Fit::best})
+    for (const auto& order : orders)
+      if (tried(order, fit)) return best;
+
+  // What sticks out came too late: let it choose first, and again, as long as that is affordable.
+  const double cost = static_cast<double>(all.size()) * static_cast<double>(all.size());
+  const int rounds = static_cast<int>(std::min(200.0, 2e6 / std::max(1.0, cost)));
+  auto order = best_order;
+  std::uint32_t top = best_top;
+  std::uint32_t noise = 1;  // a fixed sequence: same extents, same packing
+  for (int i = 0; i < rounds; ++i) {
+    if (i % 16 == 15) {
+      order = best_order;
+      top = best_top;
+    }
+    const auto at = std::find(order.begin(), order.end(), top) - order.begin();
+    noise = noise * 1664525u + 1013904223u;
+    // Half way to the front at first: a jump to the very front undoes the order among the large ones.
+    const auto to = i % 16 < 4 ? at / 2 : static_cast<std::ptrdiff_t>((noise >> 8) % static_cast<std::uint32_t>(at + 1));
+    std::rotate(order.begin() + to, order.begin() + at, order.begin() + at + 1);
+    const Bytes size = attempt.run(order, Fit::first, UINT64_MAX);
+    top = attempt.top();
+    if (size > best.size) continue;
+    best_order = order;
+    best_top = top;
+    if (size == best.size) continue;
+    best = {attempt.offsets(), size};
+    if (size <= floor) break;
+  }
+  return best;
+}
+
+}  // namespace sluice
