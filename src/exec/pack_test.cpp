@@ -77,7 +77,8 @@ TEST_CASE("pack_extents: disjoint, aligned, within chunks, never below the load 
       const Bytes chunk = align_up(8192 + rng() % 30000, alignment);
       check_packing(extents, pack_extents(extents, period, alignment, chunk), period, alignment, chunk);
     }
-    MESSAGE("size / load: mean " << sum / cases << ", worst " << worst << XX;
+    MESSAGE("size / load: mean " << sum / cases << ", worst " << worst
+                                 << std::string(wraps ? " on the circle" : " on the line"));
     CHECK(sum / cases <= (wraps ? 1.01 : 1.002));
     CHECK(worst <= (wraps ? 1.4 : 1.05));
   }
