@@ -1,0 +1,197 @@
+#include "exec/sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace sluice {
+namespace {
+// A cancel is one atomic store and wakes nobody, so a wait for a slow copy looks at it this often.
+constexpr std::chrono::milliseconds kCancelPoll{20};
+}  // namespace
+
+SweepRunner::SweepRunner(Device& device, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps, const CancelToken& cancel)
+    : device_(device), store_(store), stage_(stage), staging_(staging), sweeps_(sweeps), cancel_(cancel) {
+  const std::size_t n = stage.blocks();
+  block_end_.assign(2 * n, 0);
+  copied_sweep_.assign(n, -1);
+  copy_end_.assign(n, 0);
+  loading_.assign(n, false);
+  jobs_.reserve(n);
+  stats_.sweep_s.reserve(static_cast<std::size_t>(sweeps));
+  stats_.copied.assign(static_cast<std::size_t>(std::max(sweeps, 1)), 0);
+
+  // The first sweep brings residents that are not there yet, in the order of use, between the streamed blocks.
+  std::vector<const Copy*> streamed(n, nullptr);
+  for (const Copy& c : stage.plan().copies) streamed[c.block] = &c;
+  bool any = false;
+  for (std::uint32_t b = 0; b < n; ++b) {
+    const auto& place = stage.places()[b];
+    if (place.kind == WeightPlace::Kind::streamed) {
+      const Copy* c = streamed[b];
+      jobs_.push_back({b, false, c->after_previous_sweep ? 0 : c->after_block + 1, 0});
+      any = true;
+    } else if (place.kind == WeightPlace::Kind::resident && store.resident({stage.spec().component, b}) != place.address) {
+      jobs_.push_back({b, true, 0, 0});
+      loading_[b] = true;
+      any = true;
+    }
+  }
+  if (any) link_ = NamedThread("sluice-link", [this] { link_loop(); });
+}
+
+SweepRunner::~SweepRunner() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_copies_.cancel();
+  changed_.notify_all();
+  link_.join();
+}
+
+void SweepRunner::fail_with(Error error) {
+  const std::lock_guard lock(mutex_);
+  if (!error_) error_ = std::move(error);
+  changed_.notify_all();
+}
+
+std::optional<SweepRunner::Job> SweepRunner::next_job() {
+  if (next_ < jobs_.size()) return jobs_[next_++];
+  if (++job_sweep_ >= sweeps_ || stage_.plan().copies.empty()) return std::nullopt;
+  jobs_.clear();  // capacity stays: nothing is allocated in a steady sweep
+  const auto n = static_cast<std::int64_t>(stage_.blocks());
+  for (const Copy& c : stage_.plan().copies) {
+    const std::int64_t base = (c.after_previous_sweep ? job_sweep_ - 1 : job_sweep_) * n;
+    jobs_.push_back({c.block, false, base + c.after_block + 1, job_sweep_});
+  }
+  next_ = 1;
+  return jobs_[0];
+}
+
+void SweepRunner::link_loop() {
+  const auto n = static_cast<std::int64_t>(stage_.blocks());
+  while (const auto job = next_job()) {
+    Moment not_before = 0;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopping_ || error_ || ended_ >= job->after; });
+      if (stopping_ || error_) return;
+      if (job->after > 0) not_before = block_end_[static_cast<std::size_t>((job->after - 1) % (2 * n))];
+    }
+    auto done = copy(*job, not_before);
+    if (!done) return fail_with(std::move(done).error());
+    const std::lock_guard lock(mutex_);
+    copied_sweep_[job->block] = job->sweep;
+    copy_end_[job->block] = *done;
+    const Bytes bytes = store_.layout({stage_.spec().component, job->block}).size;
+    stats_.copied[static_cast<std::size_t>(job->sweep)] += bytes;
+    stats_.copied_total += bytes;
+    if (job->resident) store_.set_resident({stage_.spec().component, job->block}, stage_.places()[job->block].address);
+    changed_.notify_all();
+  }
+}
+
+Result<Moment> SweepRunner::copy(const Job& job, Moment not_before) {
+  const BlockId id{stage_.spec().component, job.block};
+  const auto doing = [&] { return fmt::format("{}, copying block {}", stage_.spec().name, stage_.model().blocks[job.block].name); };
+  auto image = store_.fetch(id, staging_, stop_copies_);
+  if (!image) return fail_while(doing(), std::move(image).error());
+  const BlockLayout& layout = store_.layout(id);
+  const bool raw = std::all_of(layout.tensors.begin(), layout.tensors.end(), [&](const auto& t) { return device_.raw_images(t.type); });
+  if (raw) {
+    auto end = device_.set(stage_.image_tensor(job.block), 0, *image, not_before, stop_copies_);
+    if (!end) return fail_while(doing(), std::move(end).error());
+    return end;
+  }
+  Moment end = not_before;
+  for (std::size_t w = 0; w < layout.tensors.size(); ++w) {
+    auto r = device_.set(stage_.weight_tensors(job.block)[w], 0, image->subspan(layout.tensors[w].offset, layout.tensors[w].size), end, stop_copies_);
+    if (!r) return fail_while(doing(), std::move(r).error());
+    end = *r;
+  }
+  return end;
+}
+
+SweepStats SweepRunner::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+Status SweepRunner::write(std::size_t lane, Value input, std::span<const std::byte> data) {
+  ggml_tensor* t = stage_.value_tensor(lane, input);
+  if (!t) return {};  // an input that no block of this model reads
+  if (ggml_nbytes(t) != data.size())
+    return fail(Code::invalid_argument, fmt::format("{}: an input of {} bytes was given {}", stage_.spec().name, ggml_nbytes(t), data.size()));
+  auto end = device_.set(t, 0, data, now_, cancel_);
+  if (!end) return fail_while(stage_.spec().name, std::move(end).error());
+  now_ = std::max(now_, *end);
+  return {};
+}
+
+Status SweepRunner::read(std::size_t lane, Value output, std::span<std::byte> data) {
+  const ggml_tensor* t = stage_.value_tensor(lane, output);
+  if (!t || ggml_nbytes(t) != data.size())
+    return fail(Code::invalid_argument, fmt::format("{}: an output was asked for in {} bytes", stage_.spec().name, data.size()));
+  auto end = device_.get(t, 0, data, now_);
+  if (!end) return fail_while(stage_.spec().name, std::move(end).error());
+  now_ = std::max(now_, *end);
+  return {};
+}
+
+Status SweepRunner::sweep(const std::function<void(int)>& on_block) {
+  const std::size_t n = stage_.blocks();
+  if (sweep_ >= sweeps_ || unfinished_) return fail(Code::invalid_argument, "a sweep more than was planned for");
+  const Moment begin = sweep_ == 0 ? now_ : last_end_;
+  for (std::size_t b = 0; b < n; ++b) {
+    if (cancel_.cancelled()) return fail(Code::cancelled, fmt::format("{} was cancelled", stage_.spec().name));
+    const auto& place = stage_.places()[b];
+    const bool streamed = place.kind == WeightPlace::Kind::streamed;
+    if (streamed || loading_[b]) {
+      std::unique_lock lock(mutex_);
+      const auto ready = [&] { return error_ || copied_sweep_[b] >= (streamed ? sweep_ : 0); };
+      while (!changed_.wait_for(lock, kCancelPoll, ready)) {
+        if (cancel_.cancelled()) return fail(Code::cancelled, fmt::format("{} was cancelled", stage_.spec().name));
+      }
+      if (error_) return fail(*error_);
+      if (copy_end_[b] > now_) {
+        stats_.wait_s += static_cast<double>(copy_end_[b] - now_) * 1e-9;
+        now_ = copy_end_[b];
+      }
+    }
+    for (std::size_t l = 0; l < static_cast<std::size_t>(stage_.cost().lanes); ++l) {
+      auto end = device_.compute(stage_.graph(l, b), now_, cancel_);
+      if (!end) return fail_while(fmt::format("{}, block {}", stage_.spec().name, stage_.model().blocks[b].name), std::move(end).error());
+      now_ = std::max(now_, *end);
+      for (const auto& dead : stage_.dead_after(l, b)) stage_.discard(dead.address, dead.size);
+    }
+    if (streamed) stage_.discard(place.address, store_.layout({stage_.spec().component, static_cast<std::uint32_t>(b)}).size);
+    stage_.discard(stage_.plan().workspace[b], stage_.cost().blocks[b].workspace);
+    if (b + 1 < n) {
+      const std::lock_guard lock(mutex_);
+      block_end_[static_cast<std::size_t>(sweep_ % 2) * n + b] = now_;
+      ++ended_;
+      changed_.notify_all();
+    }
+    if (on_block) on_block(static_cast<int>(b) + 1);
+  }
+  last_end_ = now_;
+  stats_.start = begin;
+  stats_.end = now_;
+  stats_.sweep_s.push_back(static_cast<double>(now_ - begin) * 1e-9);
+  unfinished_ = true;
+  return {};
+}
+
+void SweepRunner::finish() {
+  if (!unfinished_) return;
+  unfinished_ = false;
+  const std::lock_guard lock(mutex_);
+  block_end_[static_cast<std::size_t>(sweep_ % 2) * stage_.blocks() + stage_.blocks() - 1] = now_;
+  ++ended_;
+  ++sweep_;
+  changed_.notify_all();
+}
+
+}  // namespace sluice

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/cancel.h"
+#include "base/named_thread.h"
+#include "exec/stage.h"
+
+namespace sluice {
+
+/// What a run of sweeps did, on the device's clock.
+struct SweepStats {
+  Moment start = 0, end = 0;            ///< of the last sweep, in ns
+  std::vector<double> sweep_s;          ///< each sweep's length
+  std::vector<Bytes> copied;            ///< bytes over the link for each sweep's blocks
+  double wait_s = 0;                    ///< compute waiting for copies, all sweeps
+  Bytes copied_total = 0;
+};
+
+/// Runs a bound stage: one link thread copies blocks in the order they are needed, across the end of one sweep into the next; the
+/// caller's thread computes all lanes of a block while its weights are there. Nothing is allocated and no plan is made in here.
+/// Lifetime: one per run of a stage; the destructor stops and joins the link thread. Use from one thread.
+class SweepRunner {
+ public:
+  /// `staging`: host memory for images that are put together at each use; at least the largest image, or empty if none needs it.
+  /// `sweeps`: how many there will be, so that the last one prefetches nothing.
+  SweepRunner(Device& device, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps, const CancelToken& cancel);
+  ~SweepRunner();
+  SweepRunner(const SweepRunner&) = delete;
+  SweepRunner& operator=(const SweepRunner&) = delete;
+
+  /// Writes a host input of a lane; before the sweep that reads it. `data` is as many bytes as the input's tensor.
+  Status write(std::size_t lane, Value input, std::span<const std::byte> data);
+  /// Visits every block once. `on_block(done)` is called after each block. Errors: device_failed, io, cancelled, ...
+  Status sweep(const std::function<void(int)>& on_block);
+  /// Reads an output of a lane; after a sweep and before `finish`.
+  Status read(std::size_t lane, Value output, std::span<std::byte> data);
+  /// Ends a sweep: the outputs were read, so the next sweep's copies may take their place.
+  void finish();
+
+  SweepStats stats() const;
+
+ private:
+  struct Job {
+    std::uint32_t block = 0;
+    bool resident = false;
+    std::int64_t after = 0;  ///< number of blocks, counted over all sweeps, that must have ended
+    int sweep = 0;
+  };
+  void link_loop();
+  std::optional<Job> next_job();
+  Result<Moment> copy(const Job& job, Moment not_before);
+  void fail_with(Error error);
+
+  Device& device_;
+  WeightStore& store_;
+  Stage& stage_;
+  std::span<std::byte> staging_;
+  const int sweeps_;
+  CancelToken cancel_;
+  CancelToken stop_copies_;
+
+  // Jobs are made one sweep at a time by the link thread; their order is the order of use.
+  std::vector<Job> jobs_;
+  std::size_t next_ = 0;
+  int job_sweep_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t ended_ = 0;                   ///< blocks ended, over all sweeps
+  std::vector<Moment> block_end_;            ///< [2 × blocks], by parity of the sweep
+  std::vector<std::int64_t> copied_sweep_;   ///< per block: last sweep whose copy is complete; -1: none
+  std::vector<Moment> copy_end_;             ///< per block
+  std::vector<bool> loading_;                ///< residents that the first sweep brings; fixed after construction
+  bool stopping_ = false;
+  std::optional<Error> error_;
+
+  int sweep_ = 0;
+  Moment now_ = 0;
+  Moment last_end_ = 0;
+  bool unfinished_ = false;
+  SweepStats stats_;
+  NamedThread link_;  // last: joined before anything above goes
+};
+
+}  // namespace sluice
