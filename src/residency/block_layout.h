@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+#include "device/device.h"
+#include "nn/model.h"
+#include "residency/weight_recipe.h"
+
+namespace sluice {
+
+/// A block's device image: its tensors one after another at alloc-size-rounded offsets, padding zero. The host copy is byte for
+/// byte this. Weights of one block that are tied (same bytes, same type, same shape) share one place.
+struct BlockLayout {
+  struct Tensor {
+    ggml_type type = GGML_TYPE_F32;
+    std::vector<std::int64_t> shape;
+    Bytes offset = 0, size = 0;  ///< size without padding
+    bool identity = false;       ///< the file's bytes are the image's bytes
+  };
+  std::vector<Tensor> tensors;  ///< parallel to Block::weights
+  Bytes size = 0;               ///< multiple of the device's alignment; 0 for a block without weights
+  bool raw = true;              ///< the device takes the image as one run of bytes (Device::raw_images); else tensor by tensor
+};
+
+/// Lays a block's weights out for `device`. `recipes` are parallel to `block.weights` and were resolved against them.
+/// Pure on the device's buffer type; allocates metadata only.
+BlockLayout lay_out_block(const Block& block, std::span<const WeightRecipe> recipes, const Device& device);
+
+/// Makes the bytes of `image` (layout.size of them) that belong to no tensor zero.
+void clear_padding(const BlockLayout& layout, std::span<std::byte> image);
+
+}  // namespace sluice
