@@ -16,7 +16,7 @@ struct TokenChunks {
   static constexpr std::size_t kTokens = 75, kRow = 77;
   std::vector<std::array<std::int32_t, kRow>> ids;  ///< never empty: an empty prompt is one row
   std::vector<std::array<float, kRow>> weights;     ///< as many rows as `ids`
-  std::int32_t pad = ClipTokenizer::kEos;           ///< what fills a row behind its end token: the end token in CLIP-L, 0 in OpenCLIP
+  std::int32_t pad = ClipTokenizer::kEos;  ///< what fills a row behind its end token: the end token in CLIP-L, 0 in OpenCLIP
 
   std::size_t count() const { return ids.size(); }
   /// Appends empty rows (begin, end, padding) up to `rows`, so that a prompt and its negative have the same number.
@@ -29,7 +29,8 @@ struct TokenChunks {
 };
 
 /// Cuts tokens into rows of 75, wherever that falls: no rule about words or commas. `ids` and `weights` have one length.
-TokenChunks chunk_tokens(std::span<const std::int32_t> ids, std::span<const float> weights, std::int32_t pad = ClipTokenizer::kEos);
+TokenChunks chunk_tokens(std::span<const std::int32_t> ids, std::span<const float> weights,
+                         std::int32_t pad = ClipTokenizer::kEos);
 
 /// parse_prompt, encode piece by piece, chunk_tokens.
 TokenChunks tokenize_prompt(const ClipTokenizer& tokenizer, std::string_view prompt, std::int32_t pad = ClipTokenizer::kEos);

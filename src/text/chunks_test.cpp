@@ -62,7 +62,8 @@ TEST_CASE("chunk_tokens: the negative prompt gets as many rows; a word at positi
 
 TEST_CASE("tokenize_prompt: weights follow their tokens") {
   const TokenChunks chunks = tokenize_prompt(ClipTokenizer::standard(), "a (photo of:1.5) a [cat]");
-  CHECK(std::vector(chunks.ids[0].begin(), chunks.ids[0].begin() + 7) == std::vector<std::int32_t>{49406, 320, 1125, 539, 320, 2368, 49407});
+  CHECK(std::vector(chunks.ids[0].begin(), chunks.ids[0].begin() + 7) ==
+        std::vector<std::int32_t>{49406, 320, 1125, 539, 320, 2368, 49407});
   const std::vector<float> want{1, 1, 1.5f, 1.5f, 1, static_cast<float>(1 / 1.1), 1};
   CHECK(std::vector(chunks.weights[0].begin(), chunks.weights[0].begin() + 7) == want);
 }

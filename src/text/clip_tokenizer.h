@@ -11,8 +11,8 @@ namespace sluice {
 ///
 /// In this order: the literal strings <|startoftext|> and <|endoftext|> are cut out and become their ids; what is left is
 /// normalised (NFC, runs of white space to one space, lower case letter by letter), split into contractions ('s 't 're 've 'm
-/// 'll 'd), runs of letters, single digits and runs of anything else but space, and each piece is merged by rank from its bytes.
-/// HTML entities and mojibake are not repaired. Immutable: threads share it.
+/// 'll 'd), runs of letters, single digits and runs of anything else but space, and each piece is merged by rank from its
+/// bytes. HTML entities and mojibake are not repaired. Immutable: threads share it.
 class ClipTokenizer {
  public:
   static constexpr std::int32_t kBos = 49406;

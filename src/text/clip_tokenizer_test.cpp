@@ -57,7 +57,7 @@ TEST_CASE("clip tokenizer: empty, blank and ill-formed text") {
 
 TEST_CASE("clip tokenizer: normalisation") {
   CHECK(encode("CAFE\u0301") == encode("caf\u00e9"));
-  CHECK(encode("\u212B") == encode("\u00e5"));            // angstrom sign composes to a letter, which is then lowered
+  CHECK(encode("\u212B") == encode("\u00e5"));                // angstrom sign composes to a letter, which is then lowered
   CHECK(encode("a\u0323\u0301") == encode("a\u0301\u0323"));  // canonical order of marks
   CHECK(encode("a \t\n  b") == encode("a b"));
   CHECK(encode("\u03A3\u03A3") == encode("\u03C3\u03C3"));  // no final sigma

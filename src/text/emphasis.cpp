@@ -27,7 +27,8 @@ Result<Emphasis> parse_emphasis(std::string_view name) {
 
 Status apply_emphasis(std::span<float> states, std::span<const float> weights, Emphasis mode) {
   if (weights.empty() ? !states.empty() : states.size() % weights.size() != 0) {
-    return fail(Code::invalid_argument, fmt::format("{} text states do not divide into {} tokens", states.size(), weights.size()));
+    return fail(Code::invalid_argument,
+                fmt::format("{} text states do not divide into {} tokens", states.size(), weights.size()));
   }
   if (std::all_of(weights.begin(), weights.end(), [](float w) { return w == 1.0f; })) return {};
   const std::size_t hidden = states.size() / weights.size();

@@ -36,14 +36,14 @@ TEST_CASE("parse_prompt: emphasis") {
   check("((x:1.3) y:0.5)", {{"x", 0.65}, {" y", 0.5}});
   check("[(x)]", {{"x", 1}});
   check("a (((house:1.3)) [on] a (hill:0.5), sun, (((sky))).", {{"a ", 1},
-                                                               {"house", 1.3 * 1.1 * 1.1},
-                                                               {" ", 1.1},
-                                                               {"on", 1},
-                                                               {" a ", 1.1},
-                                                               {"hill", 0.55},
-                                                               {", sun, ", 1.1},
-                                                               {"sky", std::pow(1.1, 4)},
-                                                               {".", 1.1}});
+                                                                {"house", 1.3 * 1.1 * 1.1},
+                                                                {" ", 1.1},
+                                                                {"on", 1},
+                                                                {" a ", 1.1},
+                                                                {"hill", 0.55},
+                                                                {", sun, ", 1.1},
+                                                                {"sky", std::pow(1.1, 4)},
+                                                                {".", 1.1}});
 }
 
 TEST_CASE("parse_prompt: escapes") {

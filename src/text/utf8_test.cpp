@@ -27,9 +27,9 @@ TEST_CASE("decode_utf8: each maximal ill-formed piece is one U+FFFD") {
   check("\0a"sv, U"\0a"sv);
   check("\xFF\xFE", U"\uFFFD\uFFFD");
   check("\x80", U"\uFFFD");
-  check("\xC0\xAF", U"\uFFFD\uFFFD");                          // overlong
-  check("\xE0\x80\xAF", U"\uFFFD\uFFFD\uFFFD");                // overlong
-  check("\xED\xA0\x80", U"\uFFFD\uFFFD\uFFFD");                // surrogate
+  check("\xC0\xAF", U"\uFFFD\uFFFD");                                // overlong
+  check("\xE0\x80\xAF", U"\uFFFD\uFFFD\uFFFD");                      // overlong
+  check("\xED\xA0\x80", U"\uFFFD\uFFFD\uFFFD");                      // surrogate
   check("\xF4\x91\x92\x93\xFF", U"\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD");  // beyond U+10FFFF
   check("\xF0\x80\x80\x41", U"\uFFFD\uFFFD\uFFFD\u0041");
   check("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41", U"\uFFFD\uFFFD\uFFFD\uFFFD\u0041");  // the standard's table 3-11
