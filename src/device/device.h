@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -8,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "device/ledger.h"
 #include "ggml-backend.h"
@@ -19,9 +22,9 @@ enum class DeviceKind { cpu, gpu, integrated, simulated };
 
 /// What a device said of itself when it was opened. Bytes as reported; `memory()` gives the clamped, current view.
 struct DeviceInfo {
-  std::string name;         ///< "cpu", "vulkan0", "sim"
+  std::string name;  ///< "cpu", "vulkan0", "sim"
   std::string description;
-  std::string device_id;    ///< physical identity; equal for two backends on one card; may be empty
+  std::string device_id;  ///< physical identity; equal for two backends on one card; may be empty
   DeviceKind kind = DeviceKind::cpu;
   Bytes alignment = 32;     ///< of tensors in its buffers; a power of two
   Bytes max_buffer = GiB;   ///< largest buffer that we ask for (≤ 1 GiB, ≤ the device's largest)
@@ -29,15 +32,16 @@ struct DeviceInfo {
   int threads = 1;          ///< compute threads, fixed for the engine's life; 0 where it means nothing
 };
 
-/// Memory as of now, after clamping hostile reports. `known` is false when total cannot be trusted (0, 2^64−1, free > total).
+/// Memory as of now, after clamping hostile reports (device/memory_report.h). `known` is false when the report cannot be
+/// trusted (total 0 or 2^64−1, free > total): then only an explicit budget counts.
 struct MemoryView {
   Bytes free = 0, total = 0;
   bool known = false;
 };
 
 /// A moment on the device's clock, in nanoseconds: steady time on real devices, virtual time on the simulated one.
-/// Operations take the moment before which they may not start and return the moment they ended; dependencies are thereby explicit,
-/// and virtual time does not depend on how threads happen to interleave.
+/// Operations take the moment before which they may not start and return the moment they ended; dependencies are thereby
+/// explicit, and virtual time does not depend on how threads happen to interleave.
 using Moment = std::int64_t;
 
 /// Pinned (or, where the device has no host buffer type, page-aligned pageable) host memory.
@@ -46,6 +50,20 @@ class HostBuffer {
   virtual ~HostBuffer() = default;
   virtual std::span<std::byte> bytes() = 0;
   virtual bool pinned() const = 0;
+};
+
+/// A ggml buffer that its device takes note of when it goes. Goes before its device.
+struct DeviceBufferDeleter {
+  std::function<void(ggml_backend_buffer_t)> free;
+  void operator()(ggml_backend_buffer_t buffer) const { free(buffer); }
+};
+using DeviceBuffer = std::unique_ptr<ggml_backend_buffer, DeviceBufferDeleter>;
+
+/// Who moves bytes to a device. On the simulated device each has a clock of its own, so that virtual time does not depend on
+/// which of the two threads comes first; state is small beside weights, so its share of the link may be left out.
+enum class Transfer {
+  weights,  ///< block images, from the link thread
+  state,    ///< inputs, constants and state, from the computing thread
 };
 
 /// One ggml device with its books. All memory sluice uses on it comes from `allocate` (called by Arena alone).
@@ -59,29 +77,40 @@ class Device {
   virtual ggml_backend_buffer_type_t buffer_type() const = 0;
 
   /// One driver allocation of exactly `size` bytes; the caller holds a lease for them.
-  /// Errors: device_oom (names device, bytes asked, bytes free), invalid_argument above max_buffer.
-  virtual Result<ggml_backend_buffer_ptr> allocate(Bytes size) = 0;
-  /// Host memory for staging and images, from the device's host buffer type where it has one. Errors: device_oom.
+  /// Errors: device_oom (names device, bytes asked, bytes free), invalid_argument above max_buffer or for 0 bytes.
+  virtual Result<DeviceBuffer> allocate(Bytes size) = 0;
+  /// Host memory for staging and images, from the device's host buffer type where it has one; page-aligned. Where the driver
+  /// hands out an ordinary buffer instead, `pinned()` is false and the log is told once. Errors: device_oom.
   virtual Result<std::unique_ptr<HostBuffer>> allocate_host(Bytes size) = 0;
 
   /// Copies host bytes into `tensor` at `offset`, in pieces of at most 16 MiB, not starting before `not_before`.
-  /// Synchronous. Errors: device_failed, cancelled. Returns the moment it ended.
-  virtual Result<Moment> set(ggml_tensor* tensor, Bytes offset, std::span<const std::byte> data, Moment not_before, const CancelToken& cancel) = 0;
+  /// Synchronous; the cancel token is looked at before each piece. Errors: device_failed, cancelled, invalid_argument (beyond
+  /// the tensor, or no memory). Returns the moment it ended.
+  virtual Result<Moment> set(ggml_tensor* tensor, Bytes offset, std::span<const std::byte> data, Moment not_before,
+                             const CancelToken& cancel, Transfer transfer = Transfer::weights) = 0;
+  /// Copies bytes of `tensor` from `offset` on to the host. Synchronous. Errors: device_failed.
   virtual Result<Moment> get(const ggml_tensor* tensor, Bytes offset, std::span<std::byte> data, Moment not_before) = 0;
   /// Runs a bound graph to its end. Every node was found supported before. Errors: device_failed, device_oom, cancelled.
   virtual Result<Moment> compute(ggml_cgraph* graph, Moment not_before, const CancelToken& cancel) = 0;
-  /// The bytes of `buffer` in [offset, offset + size) mean nothing from now on. Real devices ignore it; the simulated one poisons them.
+  /// The bytes of `buffer` in [offset, offset + size) mean nothing from now on. Real devices ignore it; the simulated one
+  /// poisons them.
   virtual void discard(ggml_backend_buffer_t buffer, Bytes offset, Bytes size) = 0;
 
   virtual bool supports(const ggml_tensor* node) const = 0;
-  /// What the backend itself will hold to run these graphs (work buffers and the like), measured without computing them where the
-  /// backend allows; the graphs need no memory bound. Includes the stated margin. Errors: device_failed.
+  /// What the backend itself will hold to run any of these graphs, one after another (work buffers and the like); the graphs
+  /// need no memory bound and nothing is computed. On CPU devices it is exact, repeatable and without margin: the work buffer
+  /// that ggml plans for the graphs at the device's thread count. Elsewhere it is kBackendMargin, to be replaced by the
+  /// difference of free memory around a warm-up. Errors: device_failed.
   virtual Result<Bytes> measure_backend(std::span<ggml_cgraph* const> graphs) = 0;
 
-  /// Whether a raw image of a block with weights of this type computes the same as tensor-by-tensor upload (probed at open).
+  /// Whether a raw image of a block with weights of this type computes bit for bit the same as
+  /// tensor-by-tensor upload, also after refills (device/probe.h).
+  /// Threads: any. Cost: at most milliseconds, at the first call for a type; later calls return the stored answer.
   virtual bool raw_images(ggml_type type) const = 0;
 
-  /// Rates for the planner, cached and rounded so that plans repeat: bytes per second host → device, FLOP per second.
+  /// Rates for the planner: bytes per second host → device, FLOP per second. Given in the device's name, or measured once at
+  /// the first call (at most some 50 ms) and rounded to two significant figures, so that plans repeat. Measuring leases up to 5
+  /// MiB for that while; where they are not to be had, the defaults below are returned and the next call tries again.
   struct Rates {
     double link_bytes_per_s = 10e9;
     double link_latency_s = 10e-6;
@@ -90,13 +119,26 @@ class Device {
   virtual Rates rates() const = 0;
   /// Buffers alive now (for the test that their number does not grow with the blocks).
   virtual int live_buffers() const = 0;
+  /// Where warnings go from now on. Not while another thread uses the device.
+  virtual void set_log(LogSink log) = 0;
 };
 
-/// Floating-point operations of a graph (multiply-adds count two); products, convolutions and attention only. Pure.
-double graph_flops(const ggml_cgraph* graph);
+/// What `measure_backend` states for devices whose own use cannot be asked for: contexts, pools and pipelines of GPU backends.
+inline constexpr Bytes kBackendMargin = 256 * MiB;
 
 /// Opens a device by name: "cpu", "cpu:threads=2", "vulkan0", "sim:memory=24MiB,link=200MB/s,…" (docs/simulated-device.md).
-/// Errors: not_found (lists the devices there are), invalid_argument (names the option), device_failed.
+/// Options of ggml devices: threads=N (CPU), link=RATE, latency=TIME, compute=RATE (instead of measured ones), poll=0…100 (CPU:
+/// how eagerly idle compute threads spin). Devices with one device_id share one ledger, as do all that live in the host's
+/// memory. Errors: not_found (lists the devices there are), invalid_argument (names the option), device_failed.
 Result<std::unique_ptr<Device>> open_device(const std::string& name);
+
+/// A device that `open_device` can open.
+struct DeviceListing {
+  DeviceInfo info;
+  MemoryView memory;
+};
+/// Every ggml device there is (not the simulated one, which is always there). Backends that are plugins are loaded at the first
+/// call in the process. Accelerators that only help the CPU are left out.
+std::vector<DeviceListing> list_devices();
 
 }  // namespace sluice

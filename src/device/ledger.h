@@ -29,9 +29,9 @@ std::string_view use_name(Use use);
 struct LedgerReport {
   std::optional<Bytes> limit;  ///< none: unlimited
   std::array<Bytes, kUses> by_use{};
-  Bytes total = 0;    ///< sum of by_use
+  Bytes total = 0;  ///< sum of by_use
   Bytes backend = 0;
-  Bytes peak = 0;     ///< highest total + backend so far
+  Bytes peak = 0;  ///< highest total + backend so far
 };
 
 class Lease;

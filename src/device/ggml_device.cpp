@@ -1,0 +1,304 @@
+#include "device/ggml_device.h"
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <thread>
+
+#include "base/host_memory.h"
+#include "base/pages.h"
+#include "device/memory_report.h"
+#include "device/probe.h"
+#include "device/rate_probe.h"
+
+namespace sluice {
+namespace {
+
+Moment now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Runs `body`; what a backend throws (Vulkan's C++ bindings do) becomes an error.
+template <typename Body>
+auto guarded(const std::string& device, const char* doing, Body body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::exception& thrown) {
+    return fail(Code::device_failed, device + " failed while " + doing + ": " + thrown.what());
+  } catch (...) {
+    return fail(Code::device_failed, device + " failed while " + doing);
+  }
+}
+
+class PageableBuffer final : public HostBuffer {
+ public:
+  explicit PageableBuffer(Pages pages) : pages_(std::move(pages)) {}
+  std::span<std::byte> bytes() override { return pages_.bytes(); }
+  bool pinned() const override { return false; }
+
+ private:
+  Pages pages_;
+};
+
+class PinnedBuffer final : public HostBuffer {
+ public:
+  PinnedBuffer(ggml_backend_buffer_ptr buffer, Bytes size) : buffer_(std::move(buffer)), size_(size) {}
+  std::span<std::byte> bytes() override {
+    return {static_cast<std::byte*>(ggml_backend_buffer_get_base(buffer_.get())), static_cast<std::size_t>(size_)};
+  }
+  bool pinned() const override { return true; }
+
+ private:
+  ggml_backend_buffer_ptr buffer_;
+  Bytes size_;
+};
+
+DeviceKind kind_of(ggml_backend_dev_t dev) {
+  switch (ggml_backend_dev_type(dev)) {
+    case GGML_BACKEND_DEVICE_TYPE_CPU: return DeviceKind::cpu;
+    case GGML_BACKEND_DEVICE_TYPE_IGPU: return DeviceKind::integrated;
+    default: return DeviceKind::gpu;
+  }
+}
+
+}  // namespace
+
+Status check_range(const ggml_tensor* tensor, Bytes offset, Bytes size) {
+  const Bytes bytes = ggml_nbytes(tensor);
+  if (offset > bytes || size > bytes - offset)
+    return fail(Code::invalid_argument, "copy beyond the end of tensor '" + std::string(tensor->name) + "'", offset + size,
+                bytes);
+  const ggml_tensor* owner = tensor->view_src ? tensor->view_src : tensor;
+  if (!owner->buffer || !tensor->data)
+    return fail(Code::invalid_argument, "tensor '" + std::string(tensor->name) + "' has no memory to copy to or from");
+  return {};
+}
+
+Result<std::unique_ptr<HostBuffer>> allocate_pageable(const std::string& device, Bytes size) {
+  auto pages = Pages::map(size);
+  if (!pages)
+    return fail(Code::device_oom, "no host memory for copies to " + device + ": " + pages.error().message, size,
+                host_memory().free);
+  return std::make_unique<PageableBuffer>(std::move(*pages));
+}
+
+DeviceInfo GgmlDevice::describe(ggml_backend_dev_t dev) {
+  ggml_backend_dev_props props{};
+  ggml_backend_dev_get_props(dev, &props);
+  DeviceInfo info;
+  info.name = ggml_backend_dev_name(dev);
+  std::ranges::transform(info.name, info.name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  info.description = ggml_backend_dev_description(dev);
+  if (props.device_id) info.device_id = props.device_id;
+  info.kind = kind_of(dev);
+  info.host_memory = info.kind != DeviceKind::gpu;
+  info.threads = 0;
+  if (auto type = ggml_backend_dev_buffer_type(dev)) {
+    info.alignment = std::max<Bytes>(ggml_backend_buft_get_alignment(type), 1);
+    info.max_buffer = std::min<Bytes>(ggml_backend_buft_get_max_size(type), GiB);
+  }
+  return info;
+}
+
+MemoryView GgmlDevice::memory_of(ggml_backend_dev_t dev, Bytes booked) {
+  if (kind_of(dev) == DeviceKind::cpu) {
+    // The CPU backend reports free = total on Linux.
+    const HostMemory host = host_memory();
+    if (host.known) return believe_memory(host.free, host.total, booked);
+  }
+  std::size_t free = 0, total = 0;
+  try {
+    ggml_backend_dev_memory(dev, &free, &total);
+  } catch (...) {
+    return {};
+  }
+  return believe_memory(free, total, booked);
+}
+
+Result<std::unique_ptr<GgmlDevice>> GgmlDevice::open(ggml_backend_dev_t dev, const GgmlOptions& options,
+                                                     std::shared_ptr<Ledger> ledger) {
+  std::unique_ptr<GgmlDevice> device{new GgmlDevice};
+  device->dev_ = dev;
+  device->options_ = options;
+  device->ledger_ = std::move(ledger);
+  const auto start = [&]() -> Status {
+    device->info_ = describe(dev);
+    device->backend_.reset(ggml_backend_dev_init(dev, nullptr));
+    if (!device->backend_) return fail(Code::device_failed, device->info_.name + " does not start");
+    device->buffer_type_ = ggml_backend_dev_buffer_type(dev);
+    if (!device->buffer_type_) return fail(Code::device_failed, device->info_.name + " has no memory of its own");
+    return {};
+  };
+  SLUICE_TRY(guarded(ggml_backend_dev_name(dev), "starting", start));
+
+  if (device->info_.kind == DeviceKind::cpu) {
+    auto& cpu = device->cpu_ = CpuControls::of(ggml_backend_dev_backend_reg(dev));
+    int& threads = device->info_.threads;
+    threads = options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    threads = std::min(threads, GGML_MAX_N_THREADS);
+    if (cpu.set_n_threads) cpu.set_n_threads(device->backend_.get(), threads);
+    if (cpu.threadpool_new && cpu.threadpool_free && cpu.set_threadpool) {
+      auto params = ggml_threadpool_params_default(threads);
+      params.poll = static_cast<std::uint32_t>(std::clamp(options.poll, 0, 100));
+      device->pool_ = cpu.threadpool_new(&params);
+      if (!device->pool_)
+        return fail(Code::device_failed, device->info_.name + " could not start " + std::to_string(threads) + " threads");
+      cpu.set_threadpool(device->backend_.get(), device->pool_);
+    }
+    if (cpu.set_abort_callback) {
+      const auto aborted = [](void* self) {
+        const CancelToken* token = static_cast<GgmlDevice*>(self)->cancel_;
+        return token && token->cancelled();
+      };
+      cpu.set_abort_callback(device->backend_.get(), aborted, device.get());
+    }
+  }
+  return device;
+}
+
+GgmlDevice::~GgmlDevice() {
+  // The backend uses the pool until it goes.
+  backend_.reset();
+  if (pool_) cpu_.threadpool_free(pool_);
+}
+
+MemoryView GgmlDevice::memory() const {
+  const auto report = ledger_->report();
+  return memory_of(dev_, report.total + report.backend);
+}
+
+Result<DeviceBuffer> GgmlDevice::allocate(Bytes size) {
+  if (size == 0 || size > info_.max_buffer)
+    return fail(Code::invalid_argument, "a buffer of " + std::to_string(size) + " bytes cannot be had on " + info_.name, size,
+                info_.max_buffer);
+  return guarded(info_.name, "allocating", [&]() -> Result<DeviceBuffer> {
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(buffer_type_, static_cast<std::size_t>(size));
+    if (!buffer) {
+      const Bytes free = memory().free;
+      return fail(Code::device_oom,
+                  info_.name + " refuses a buffer of " + format_bytes(size) + " with " + format_bytes(free) +
+                      " reported free: lower the device budget",
+                  size, free);
+    }
+    live_->fetch_add(1);
+    return DeviceBuffer{buffer, DeviceBufferDeleter{[live = live_](ggml_backend_buffer_t gone) {
+                          ggml_backend_buffer_free(gone);
+                          live->fetch_sub(1);
+                        }}};
+  });
+}
+
+Result<std::unique_ptr<HostBuffer>> GgmlDevice::allocate_host(Bytes size) {
+  ggml_backend_buffer_type_t host_type = ggml_backend_dev_host_buffer_type(dev_);
+  // ggml's CPU device may name its own buffer type here, which is pageable.
+  if (host_type && info_.kind != DeviceKind::cpu && size > 0) {
+    auto pinned = guarded(info_.name, "pinning host memory", [&]() -> Result<std::unique_ptr<HostBuffer>> {
+      ggml_backend_buffer_ptr buffer{ggml_backend_buft_alloc_buffer(host_type, static_cast<std::size_t>(size))};
+      // Where pinning fails, an ordinary buffer comes back without a word.
+      if (!buffer || ggml_backend_buffer_get_type(buffer.get()) != host_type) return nullptr;
+      return std::make_unique<PinnedBuffer>(std::move(buffer), size);
+    });
+    if (pinned && *pinned) return pinned;
+    if (!warned_pageable_.exchange(true))
+      log_(LogLevel::warning, "{}: {} of host memory could not be pinned; copies from ordinary memory are slower", info_.name,
+           format_bytes(size));
+  }
+  return allocate_pageable(info_.name, size);
+}
+
+Result<Moment> GgmlDevice::set(ggml_tensor* tensor, Bytes offset, std::span<const std::byte> data, Moment,
+                               const CancelToken& cancel, Transfer) {
+  SLUICE_TRY(check_range(tensor, offset, data.size()));
+  return guarded(info_.name, "copying to it", [&]() -> Result<Moment> {
+    for (Bytes done = 0; done < data.size();) {
+      if (cancel.cancelled()) return fail(Code::cancelled, "cancelled while copying to " + info_.name);
+      const Bytes piece = std::min<Bytes>(kCopyPiece, data.size() - done);
+      ggml_backend_tensor_set(tensor, data.data() + done, static_cast<std::size_t>(offset + done),
+                              static_cast<std::size_t>(piece));
+      done += piece;
+    }
+    return now();
+  });
+}
+
+Result<Moment> GgmlDevice::get(const ggml_tensor* tensor, Bytes offset, std::span<std::byte> data, Moment) {
+  SLUICE_TRY(check_range(tensor, offset, data.size()));
+  return guarded(info_.name, "copying from it", [&]() -> Result<Moment> {
+    ggml_backend_tensor_get(tensor, data.data(), static_cast<std::size_t>(offset), data.size());
+    return now();
+  });
+}
+
+Result<Moment> GgmlDevice::compute(ggml_cgraph* graph, Moment, const CancelToken& cancel) {
+  std::lock_guard lock(compute_mutex_);
+  if (cancel.cancelled()) return fail(Code::cancelled, "cancelled before computing on " + info_.name);
+  cancel_ = &cancel;
+  auto ended = guarded(info_.name, "computing", [&]() -> Result<Moment> {
+    switch (ggml_backend_graph_compute(backend_.get(), graph)) {
+      case GGML_STATUS_SUCCESS: return now();
+      case GGML_STATUS_ABORTED: return fail(Code::cancelled, "cancelled while computing on " + info_.name);
+      case GGML_STATUS_ALLOC_FAILED:
+        return fail(Code::device_oom, info_.name + " ran out of memory of its own while computing: lower the device budget");
+      default: return fail(Code::device_failed, info_.name + " reported a failed computation");
+    }
+  });
+  cancel_ = nullptr;
+  return ended;
+}
+
+bool GgmlDevice::supports(const ggml_tensor* node) const {
+  try {
+    return ggml_backend_dev_supports_op(dev_, node);
+  } catch (...) {
+    return false;
+  }
+}
+
+Result<Bytes> GgmlDevice::work_size(const ggml_cgraph* graph) const {
+  if (info_.kind != DeviceKind::cpu) return Bytes{0};
+  return cpu_.work_size(graph, info_.threads);
+}
+
+Result<Bytes> GgmlDevice::measure_backend(std::span<ggml_cgraph* const> graphs) {
+  if (info_.kind != DeviceKind::cpu) return kBackendMargin;
+  // The backend keeps one work buffer, as large as the largest asked for; the old one goes before a larger one comes.
+  Bytes most = 0;
+  for (ggml_cgraph* graph : graphs) {
+    SLUICE_ASSIGN(const Bytes size, work_size(graph));
+    most = std::max(most, size);
+  }
+  return most;
+}
+
+bool GgmlDevice::raw_images(ggml_type type) const {
+  std::lock_guard lock(compute_mutex_);
+  if (const auto known = raw_images_.find(type); known != raw_images_.end()) return known->second;
+  const auto lease = ledger_->reserve(Use::arena, kProbeBytes);
+  if (!lease) return false;  // not stored: there may be room next time
+  const auto same = guarded(info_.name, "being probed", [&] { return probe_raw_images(backend_.get(), buffer_type_, type); });
+  return raw_images_[type] = same && *same;
+}
+
+Device::Rates GgmlDevice::rates() const {
+  std::lock_guard lock(compute_mutex_);
+  if (!rates_) {
+    Rates rates;
+    if (!options_.link_bytes_per_s || !options_.link_latency_s || !options_.flops_per_s) {
+      const RateProbeSize size = info_.kind == DeviceKind::cpu ? kCpuRateProbe : kGpuRateProbe;
+      const auto lease = ledger_->reserve(Use::arena, size.bytes());
+      if (!lease) return rates;
+      const auto measured =
+          guarded(info_.name, "being measured", [&] { return probe_rates(backend_.get(), buffer_type_, size); });
+      if (measured) rates = *measured;
+    }
+    rates.link_bytes_per_s = options_.link_bytes_per_s.value_or(rates.link_bytes_per_s);
+    rates.link_latency_s = options_.link_latency_s.value_or(rates.link_latency_s);
+    rates.flops_per_s = options_.flops_per_s.value_or(rates.flops_per_s);
+    rates_ = rates;
+  }
+  return *rates_;
+}
+
+}  // namespace sluice
