@@ -26,13 +26,18 @@ class File {
   virtual ~File() = default;
   virtual const std::string& path() const = 0;
   virtual Bytes size() const = 0;
-  /// Fills all of `out` from `offset`. EINTR and short reads are retried; anything else is Code::io with path, offset, errno text.
+  /// Fills all of `out` from `offset`. EINTR and short reads are retried; anything else is Code::io with path, offset, errno
+  /// text.
   virtual Status read_at(Bytes offset, std::span<std::byte> out) const = 0;
+  /// The same, but what was read does not stay in the system's page cache, so that streaming a file larger than memory does not
+  /// push everything else out. Cost: every later read of the range comes from the disk again, also for other programs that had
+  /// it cached; a partly read page at either end is dropped with the rest. Where the system cannot do it, a plain `read_at`.
+  virtual Status read_at_uncached(Bytes offset, std::span<std::byte> out) const { return read_at(offset, out); }
   /// Maps the whole file. Errors: io.
   virtual Result<std::shared_ptr<const Mapping>> map() const = 0;
   /// Error (io) if the path now leads to another file, or this one changed size or modification time since it was opened.
   virtual Status unchanged() const = 0;
-  /// Bytes read by read_at so far (for reports and tests; mapped pages are not counted).
+  /// Bytes read by read_at and read_at_uncached so far (for reports and tests; mapped pages are not counted).
   virtual Bytes bytes_read() const = 0;
 };
 
