@@ -11,7 +11,18 @@ namespace sluice {
 
 /// How a file stores a tensor's elements. A superset of ggml's types: files hold more than ggml computes with.
 enum class DType : std::uint8_t {
-  f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, i8, u8, boolean,
+  f64,
+  f32,
+  f16,
+  bf16,
+  f8_e4m3,
+  f8_e5m2,
+  i64,
+  i32,
+  i16,
+  i8,
+  u8,
+  boolean,
   quantised,  ///< a ggml block type; which one is in TensorInfo::ggml
 };
 
