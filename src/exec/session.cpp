@@ -31,6 +31,7 @@ void Session::release() {
   }
   arena_.reset();
   staging_.reset();
+  staging_lease_ = {};
 }
 
 Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
@@ -111,6 +112,8 @@ Status Session::bind(Prepared& prepared) {
   }
   if (largest > 0 && (!staging_ || staging_->bytes().size() < largest)) {
     staging_.reset();
+    staging_lease_ = {};
+    SLUICE_ASSIGN(staging_lease_, store_.host_ledger().reserve(Use::staging, largest));
     SLUICE_ASSIGN(staging_, device_.allocate_host(largest));
   }
   return {};

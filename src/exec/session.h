@@ -68,6 +68,7 @@ class Session {
   std::optional<Arena> arena_;
   std::vector<std::unique_ptr<Prepared>> cache_;  // most recently used last
   std::vector<Lease> lent_;
+  Lease staging_lease_;  // on the store's host ledger; before the buffer, so returned after it
   std::unique_ptr<HostBuffer> staging_;
   Counters counters_;
 };

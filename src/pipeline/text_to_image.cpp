@@ -1,0 +1,232 @@
+#include "pipeline/text_to_image.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sampling/parametrisation.h"
+
+namespace sluice {
+namespace {
+
+enum StageIndex : std::size_t { kEncode, kDenoise, kDecode };
+
+StageRun run_of(const char* name, const SweepStats& stats) {
+  StageRun run;
+  run.name = name;
+  run.sweeps = static_cast<int>(stats.sweep_s.size());
+  for (const double s : stats.sweep_s) run.seconds += s;
+  std::vector<double> steady(stats.sweep_s.begin() + (stats.sweep_s.size() > 1 ? 1 : 0), stats.sweep_s.end());
+  if (!steady.empty()) {
+    const auto middle = steady.begin() + static_cast<std::ptrdiff_t>(steady.size() / 2);
+    std::nth_element(steady.begin(), middle, steady.end());
+    run.step_s = *middle;
+  }
+  run.wait_s = stats.wait_s;
+  run.copied = stats.copied_total;
+  run.copied_steady = stats.copied.empty() ? 0 : stats.copied.back();
+  return run;
+}
+
+}  // namespace
+
+TextToImage::Tokens TextToImage::tokens(const Settings& s) const {
+  const auto& tokenizer = ClipTokenizer::standard();
+  Tokens t;
+  if (s.passes.cond) t.cond = tokenize_prompt(tokenizer, s.request.prompt);
+  if (s.passes.uncond) t.uncond = tokenize_prompt(tokenizer, s.request.negative_prompt);
+  // Both have the same number of rows, so that their lanes have one shape.
+  const std::size_t rows = std::max(t.cond.count(), t.uncond.count());
+  if (s.passes.cond) t.cond.pad_to_chunks(rows);
+  if (s.passes.uncond) t.uncond.pad_to_chunks(rows);
+  return t;
+}
+
+Result<std::vector<StageSpec>> TextToImage::stages(const Settings& s) const {
+  const Tokens t = tokens(s);
+  const std::size_t chunks = t.cond.count() + t.uncond.count();
+  const auto row = static_cast<std::int64_t>(TokenChunks::kRow);
+  const std::int64_t rows = static_cast<std::int64_t>(std::max(t.cond.count(), t.uncond.count()));
+  const auto& parts = model_.parts;
+  const LaneShape text = lane_shape({{parts.text.config.hidden, row, 1, 1}});
+  // Parallel to the model's declaration of its inputs.
+  const auto shape_for = [&](const Input& input) -> Shape {
+    const auto& v = parts.denoiser.values;
+    if (input.value == v.x) return {s.latent_width, s.latent_height, parts.denoiser.config.in_channels, 1};
+    if (input.value == v.t_emb) return {parts.denoiser.config.model_channels, 1, 1, 1};
+    return {parts.denoiser.config.context, rows * row, 1, 1};
+  };
+  LaneShape denoiser;
+  for (const auto& input : parts.denoiser.component.model->inputs) denoiser.inputs.push_back(shape_for(input));
+  const LaneShape latent = lane_shape({{s.latent_width, s.latent_height, s.latent_channels, 1}});
+  const auto images = static_cast<std::size_t>(s.request.batch);
+  return std::vector<StageSpec>{
+      {"encode", model_.text, std::vector<LaneShape>(chunks, text), 1},
+      {"denoise", model_.denoiser, std::vector<LaneShape>(images * static_cast<std::size_t>(s.passes.count()), denoiser), s.request.steps},
+      {"decode", model_.decoder, std::vector<LaneShape>(images, latent), 1},
+  };
+}
+
+void TextToImage::report(const char* stage, int done, int total) {
+  if (!progress_) return;
+  Progress p{.stage = stage, .done = done, .total = total, .elapsed_s = clock_.seconds()};
+  const double in_stage = p.elapsed_s - stage_started_s_;
+  if (done > 0 && done <= total) p.eta_s = in_stage / done * (total - done);
+  progress_(p);
+}
+
+Result<Drawn> TextToImage::draw(const Settings& settings, const ProgressFunction& progress, const CancelToken& cancel, const Watch& watch) {
+  progress_ = progress;
+  clock_ = Stopwatch();
+  stage_started_s_ = 0;
+  report("load", 0, 1);
+  SLUICE_TRY(store_.check_sources());
+  SLUICE_ASSIGN(const auto specs, stages(settings));
+  SLUICE_ASSIGN(Prepared* const prepared, session_.prepare(specs));
+  SLUICE_TRY(session_.bind(*prepared));
+  Drawn drawn;
+  drawn.runs.resize(3);
+  const auto run_all = [&]() -> Status {
+    SLUICE_ASSIGN(const Context context, encode(*prepared, settings, watch, cancel, drawn.runs[kEncode]));
+    SLUICE_TRY(denoise(*prepared, settings, context, watch, cancel, drawn, drawn.runs[kDenoise]));
+    return decode(*prepared, watch, cancel, drawn, drawn.runs[kDecode]);
+  };
+  const Status done = run_all();
+  session_.end();
+  if (!done) return fail(done.error());
+  return drawn;
+}
+
+Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Settings& s, const Watch& watch, const CancelToken& cancel, StageRun& run) {
+  Stage& stage = prepared.stages[kEncode];
+  stage_started_s_ = clock_.seconds();
+  const Tokens t = tokens(s);
+  std::vector<LaneInputs> inputs;
+  const auto width = static_cast<std::size_t>(model_.parts.text.tokens.width);
+  const auto gather = [&](const TokenChunks& chunks) -> Status {
+    for (const auto& ids : chunks.ids) {
+      std::vector<float> rows(width * TokenChunks::kRow);
+      SLUICE_TRY(WeightStore::gather_rows(model_.token_table(), ids, rows));
+      inputs.push_back({std::move(rows)});
+    }
+    return {};
+  };
+  SLUICE_TRY(gather(t.cond));
+  SLUICE_TRY(gather(t.uncond));
+  SLUICE_ASSIGN(const auto runner, session_.begin(prepared, kEncode, cancel));
+  const int blocks = static_cast<int>(stage.blocks());
+  SLUICE_ASSIGN(const auto outputs, sweep_once(*runner, stage, inputs, true, [&](int done) { report("encode", done, blocks); }));
+  run = run_of("encode", runner->stats());
+
+  const Value wanted = s.request.clip_skip == 2 ? *model_.parts.text.values.skipped_ln : *model_.parts.text.values.last_hidden;
+  const auto& order = stage.model().outputs;
+  const auto place = static_cast<std::size_t>(std::find(order.begin(), order.end(), wanted) - order.begin());
+  Context context;
+  const auto join = [&](const TokenChunks& chunks, std::size_t first, std::vector<float>& out) -> Status {
+    for (std::size_t c = 0; c < chunks.count(); ++c) out.insert(out.end(), outputs[first + c][place].begin(), outputs[first + c][place].end());
+    return apply_emphasis(out, chunks.flat_weights(), s.emphasis);
+  };
+  if (s.passes.cond) SLUICE_TRY(join(t.cond, 0, context.cond));
+  if (s.passes.uncond) SLUICE_TRY(join(t.uncond, t.cond.count(), context.uncond));
+  if (watch.context) watch.context(context.cond, context.uncond);
+  return context;
+}
+
+Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context& context, const Watch& watch, const CancelToken& cancel,
+                            Drawn& drawn, StageRun& run) {
+  Stage& stage = prepared.stages[kDenoise];
+  stage_started_s_ = clock_.seconds();
+  const NoiseTable& table = NoiseTable::stable_diffusion();
+  SLUICE_ASSIGN(const Schedule schedule, make_schedule(s.schedule, table, s.request.steps));
+  const auto images = static_cast<std::size_t>(s.request.batch);
+  const auto passes = static_cast<std::size_t>(s.passes.count());
+  const auto elements = static_cast<std::size_t>(s.latent_width * s.latent_height * s.latent_channels);
+
+  std::vector<std::unique_ptr<RandomStream>> streams;
+  std::vector<std::unique_ptr<Sampler>> samplers;
+  for (std::size_t i = 0; i < images; ++i) {
+    streams.push_back(make_random_stream(s.rng, image_seed(static_cast<std::uint64_t>(s.request.seed), i)));
+    std::vector<float> start(elements);
+    streams[i]->normal(start);
+    for (float& x : start) x = static_cast<float>(x * schedule.initial_scale);
+    RandomStream* stream = streams[i].get();
+    SLUICE_ASSIGN(auto sampler, make_sampler({s.sampler, default_eta(s.sampler)}, schedule.sigmas, std::move(start),
+                                             [stream](int, std::span<float> out) { stream->normal(out); }));
+    samplers.push_back(std::move(sampler));
+  }
+
+  // Lanes: image by image, conditional before unconditional.
+  const auto& values = model_.parts.denoiser.values;
+  const auto& inputs = stage.model().inputs;
+  std::vector<LaneInputs> lanes(images * passes, LaneInputs(inputs.size()));
+  const auto slot = [&](Value v) {
+    return static_cast<std::size_t>(std::find_if(inputs.begin(), inputs.end(), [&](const Input& i) { return i.value == v; }) - inputs.begin());
+  };
+  const std::size_t x_slot = slot(values.x), t_slot = slot(values.t_emb), c_slot = slot(values.context);
+  for (std::size_t i = 0; i < images; ++i) {
+    std::size_t lane = i * passes;
+    if (s.passes.cond) lanes[lane++][c_slot] = context.cond;
+    if (s.passes.uncond) lanes[lane][c_slot] = context.uncond;
+  }
+  for (auto& lane : lanes) {
+    lane[x_slot].resize(elements);
+    lane[t_slot].resize(static_cast<std::size_t>(model_.parts.denoiser.config.model_channels));
+  }
+
+  SLUICE_ASSIGN(const auto runner, session_.begin(prepared, kDenoise, cancel));
+  const int blocks = static_cast<int>(stage.blocks());
+  int sweeps = 0;
+  std::vector<float> guided(elements);
+  report("denoise", 0, s.request.steps * blocks);
+  while (!samplers[0]->done()) {
+    for (std::size_t i = 0; i < images; ++i) {
+      const auto query = samplers[i]->next();
+      const auto step = static_cast<std::size_t>(query.step);
+      const double t = query.sigma == schedule.sigmas[step] ? schedule.timesteps[step] : table.sigma_to_t(query.sigma);
+      for (std::size_t p = 0; p < passes; ++p) {
+        scale_input(query.x, query.sigma, lanes[i * passes + p][x_slot]);
+        timestep_embedding(t, lanes[i * passes + p][t_slot]);
+      }
+    }
+    auto outputs = sweep_once(*runner, stage, lanes, sweeps == 0, [&](int done) { report("denoise", sweeps * blocks + done, s.request.steps * blocks); });
+    if (!outputs) return fail_while(fmt::format("step {}", sweeps + 1), std::move(outputs).error());
+    for (std::size_t i = 0; i < images; ++i) {
+      const auto query = samplers[i]->next();
+      const std::vector<float>* cond = s.passes.cond ? &(*outputs)[i * passes][0] : nullptr;
+      const std::vector<float>* uncond = s.passes.uncond ? &(*outputs)[i * passes + passes - 1][0] : nullptr;
+      if (watch.outputs) watch.outputs(static_cast<int>(i), query.step, cond ? std::span<const float>(*cond) : std::span<const float>{},
+                                       uncond ? std::span<const float>(*uncond) : std::span<const float>{});
+      apply_guidance(cond ? *cond : *uncond, uncond ? *uncond : *cond, s.request.cfg_scale, guided);
+      to_denoised(Prediction::eps, query.x, guided, query.sigma, guided);
+      const int step = query.step;
+      samplers[i]->advance(guided);
+      if (watch.step) watch.step(static_cast<int>(i), step, samplers[i]->latent());
+    }
+    ++sweeps;
+  }
+  for (auto& sampler : samplers) drawn.latents.emplace_back(sampler->latent().begin(), sampler->latent().end());
+  run = run_of("denoise", runner->stats());
+  return {};
+}
+
+Status TextToImage::decode(Prepared& prepared, const Watch& watch, const CancelToken& cancel, Drawn& drawn, StageRun& run) {
+  Stage& stage = prepared.stages[kDecode];
+  stage_started_s_ = clock_.seconds();
+  std::vector<LaneInputs> lanes;
+  for (const auto& latent : drawn.latents) {
+    std::vector<float> unscaled(latent.size());
+    std::transform(latent.begin(), latent.end(), unscaled.begin(), [&](float x) { return static_cast<float>(x / model_.parts.latent_scale); });
+    lanes.push_back({std::move(unscaled)});
+  }
+  SLUICE_ASSIGN(const auto runner, session_.begin(prepared, kDecode, cancel));
+  const int blocks = static_cast<int>(stage.blocks());
+  SLUICE_ASSIGN(auto outputs, sweep_once(*runner, stage, lanes, true, [&](int done) { report("decode", done, blocks); }));
+  for (auto& lane : outputs) drawn.pixels.push_back(std::move(lane[0]));
+  run = run_of("decode", runner->stats());
+  for (std::size_t i = 0; i < drawn.pixels.size(); ++i) {
+    if (watch.decoded) watch.decoded(static_cast<int>(i), drawn.pixels[i]);
+  }
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/wall_clock.h"
+#include "exec/session.h"
+#include "pipeline/loaded_model.h"
+#include "pipeline/run_stage.h"
+#include "pipeline/settings.h"
+#include "text/chunks.h"
+
+namespace sluice {
+
+/// What may be watched while a picture is made; for tests and the golden runner. Empty functions are skipped.
+struct Watch {
+  std::function<void(std::span<const float> cond, std::span<const float> uncond)> context;       ///< [hidden, tokens] each; uncond may be empty
+  std::function<void(int image, int step, std::span<const float> cond, std::span<const float> uncond)> outputs;  ///< network outputs
+  std::function<void(int image, int step, std::span<const float> latent)> step;                   ///< after it
+  std::function<void(int image, std::span<const float> pixels)> decoded;                          ///< [W, H, 3], not clamped
+};
+
+/// A request's latents and pixels.
+struct Drawn {
+  std::vector<std::vector<float>> latents;  ///< [image], [W, H, C]
+  std::vector<std::vector<float>> pixels;   ///< [image], [W, H, 3] nominally −1…1
+  std::vector<StageRun> runs;
+};
+
+/// Text to picture as three stages over one session: encode, denoise, decode. Stateless between requests but for the session's plans
+/// and residents. Threads: one.
+class TextToImage {
+ public:
+  TextToImage(LoadedModel& model, WeightStore& store, Session& session) : model_(model), store_(store), session_(session) {}
+
+  /// The stages of a request: lanes and shapes. Host arithmetic only.
+  Result<std::vector<StageSpec>> stages(const Settings& settings) const;
+  /// Makes the pictures. Errors: over_budget before anything is allocated; device_failed, io, cancelled later.
+  Result<Drawn> draw(const Settings& settings, const ProgressFunction& progress, const CancelToken& cancel, const Watch& watch = {});
+
+ private:
+  struct Tokens {
+    TokenChunks cond, uncond;  ///< uncond has no rows when no pass needs it, and the other way round
+  };
+  Tokens tokens(const Settings& settings) const;
+  struct Context {
+    std::vector<float> cond, uncond;
+  };
+  Result<Context> encode(Prepared& prepared, const Settings& settings, const Watch& watch, const CancelToken& cancel, StageRun& run);
+  Status denoise(Prepared& prepared, const Settings& settings, const Context& context, const Watch& watch, const CancelToken& cancel, Drawn& drawn, StageRun& run);
+  Status decode(Prepared& prepared, const Watch& watch, const CancelToken& cancel, Drawn& drawn, StageRun& run);
+  void report(const char* stage, int done, int total);
+
+  LoadedModel& model_;
+  WeightStore& store_;
+  Session& session_;
+  ProgressFunction progress_;
+  Stopwatch clock_;
+  double stage_started_s_ = 0;
+};
+
+}  // namespace sluice
