@@ -11,7 +11,7 @@ namespace sluice {
 struct Variants {
   /// Convolutions whose unfolded input (im2col) would exceed this use ggml's direct convolution.
   Bytes im2col_limit = 64 * MiB;
-  /// Attention whose score matrix would exceed this uses flash attention with f32 keys and values.
+  /// Attention whose score matrix would exceed this is computed for fewer queries at a time.
   Bytes score_limit = 64 * MiB;
   /// Identifies the table in pictures and caches.
   std::uint64_t hash() const;
