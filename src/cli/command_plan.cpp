@@ -1,0 +1,22 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "cli/log.h"
+#include "cli/report_json.h"
+#include "cli/report_text.h"
+
+namespace sluice::cli {
+
+Status plan(Settings settings) {
+  SLUICE_TRY(settle(settings));
+  settings.engine.log = log_for(settings);
+  SLUICE_ASSIGN(auto engine, Engine::open(settings.engine));
+  SLUICE_ASSIGN(const auto report, engine->plan(settings.request));
+  if (settings.json) fmt::print("{}\n", dump(to_json(report)));
+  else if (!settings.quiet) fmt::print("{}", plan_text(report, settings.verbose));
+  return {};
+}
+
+}  // namespace sluice::cli
