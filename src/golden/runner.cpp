@@ -1,0 +1,48 @@
+#include "golden/runner.h"
+
+#include <fmt/format.h>
+
+#include "golden/array.h"
+#include "golden/glob.h"
+
+namespace sluice::golden {
+
+Measured measure(const TensorFile& io, const std::string& output, std::span<const float> got, const Tolerance& allowed) {
+  const auto want = read_array(io, output);
+  if (!want) return unknown(output, want.error().message);
+  if (got.size() != want->values.size()) return unknown(output, fmt::format("has {} values, expected {}", got.size(), want->values.size()));
+  return {output, compare(got, want->values), allowed, {}, {}};
+}
+
+Measured unknown(const std::string& output, std::string problem) { return {output, {}, {}, std::move(problem), {}}; }
+
+namespace {
+
+struct Entry {
+  const char* cases;  ///< pattern over family/case
+  const char* run;    ///< `run` of case.json
+  Runner runner;
+};
+
+constexpr Entry kRunners[] = {
+    {"tokenizer/clip*", "clip_tokenize", run_clip_tokenizer},
+    {"sampling/*", "samplers", run_samplers},
+    {"sampling/*", "schedules", run_schedules},
+    {"sampling/*", "random", run_random},
+    {"sampling/*", "conversions", run_conversions},
+    {"sampling/*", "guidance", run_guidance},
+    {"gguf/types*", "gguf_dequantize", run_gguf_types},
+    {"safetensors/*", "load_safetensors", run_safetensors_files},
+};
+
+}  // namespace
+
+Runner find_runner(const Case& one) {
+  const auto run = one.meta.value("run", std::string{});
+  for (const auto& entry : kRunners) {
+    if (run == entry.run && glob_match(entry.cases, one.id())) return entry.runner;
+  }
+  return nullptr;
+}
+
+}  // namespace sluice::golden

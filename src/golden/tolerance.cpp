@@ -1,0 +1,37 @@
+#include "golden/tolerance.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace sluice::golden {
+namespace {
+
+double share(double got, double allowed) {
+  if (allowed < 0) return 0;
+  if (allowed == 0) return got == 0 ? 0 : std::numeric_limits<double>::infinity();
+  return got / allowed;
+}
+
+}  // namespace
+
+double Tolerance::used(const Difference& d) const {
+  return std::max({share(d.rel_rms, rel_rms), share(d.max_abs_over_rms, max_abs_over_rms), share(d.max_abs, max_abs)});
+}
+
+bool Tolerance::allows(const Difference& d) const { return used(d) <= 1; }
+
+Tolerance tolerance(Work work, std::string_view weight_dtype, std::string_view) {
+  // Every backend of ggml rounds the activations that meet f16 or bf16 weights to that type, so one column serves all of them.
+  const bool f32 = weight_dtype == "f32";
+  switch (work) {
+    case Work::loading: return {.max_abs = 0};
+    case Work::dequantise: return {.max_abs = 1e-6};
+    case Work::sampling: return {.rel_rms = 1e-5, .max_abs_over_rms = 1e-4};
+    case Work::random: return {.max_abs = 1e-5};
+    case Work::network: return f32 ? Tolerance{.rel_rms = 1e-4, .max_abs_over_rms = 2e-3} : Tolerance{.rel_rms = 5e-3, .max_abs_over_rms = 1e-1};
+    case Work::pipeline: return f32 ? Tolerance{.rel_rms = 1e-3, .max_abs_over_rms = 1e-2} : Tolerance{.rel_rms = 3e-2, .max_abs_over_rms = 3e-1};
+  }
+  return {.max_abs = 0};
+}
+
+}  // namespace sluice::golden
