@@ -1,23 +1,15 @@
 #include "residency/weight_recipe.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "io/convert.h"
 #include "io/utf8.h"
+#include "nn/weight_shape.h"
 
 namespace sluice {
 namespace {
-
-std::vector<std::int64_t> without_trailing_ones(std::vector<std::int64_t> shape) {
-  while (shape.size() > 1 && shape.back() == 1) shape.pop_back();
-  if (shape.empty()) shape.push_back(1);
-  return shape;
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 std::string_view type_text(const TensorInfo& info) {
   return info.dtype == DType::quantised ? ggml_type_name(info.ggml) : dtype_name(info.dtype);
@@ -64,7 +56,7 @@ Result<SourceRange> source_range(const WeightSource& source) {
   const std::int64_t elements = info.elements();
   SourceRange range;
   // A quantised vector cannot be cut between its elements: it is one row.
-  const bool rows_are_elements = info.shape.size() < 2 && info.dtype != DType::quantised;
+  const bool rows_are_elements = info.shape.empty() || (info.shape.size() == 1 && info.dtype != DType::quantised);
   range.row_elements = rows_are_elements ? 1 : info.shape[0];
   const std::int64_t total = range.row_elements > 0 ? elements / range.row_elements : 0;
   range.row_bytes = total > 0 ? info.size / static_cast<Bytes>(total) : 0;
@@ -85,16 +77,16 @@ Bytes WeightRecipe::unit_bytes() const {
 }
 
 Result<WeightRecipe> resolve_weight(const WeightDecl& decl, const WeightSource& source) {
-  const bool shape_is_one = !decl.shape.empty() && decl.shape.size() <= GGML_MAX_DIMS &&
-                            std::all_of(decl.shape.begin(), decl.shape.end(), [](std::int64_t n) { return n > 0; });
-  if (!shape_is_one)
+  const bool usable = !decl.shape.empty() && decl.shape.size() <= GGML_MAX_DIMS &&
+                      std::all_of(decl.shape.begin(), decl.shape.end(), [](std::int64_t n) { return n > 0; });
+  if (!usable)
     return fail(Code::invalid_argument,
                 fmt::format("{}: a weight has 1 to 4 dimensions, not {}", decl.name, shape_text(decl.shape)));
   auto range = source_range(source);
   if (!range) return fail_while(decl.name, std::move(range).error());
   const TensorInfo& info = source.file->tensors[source.tensor];
   const auto got = shape_of(info, *range);
-  if (without_trailing_ones(got) != without_trailing_ones(decl.shape))
+  if (!same_elements(got, decl.shape))
     return fail(Code::invalid_argument,
                 fmt::format("{}: got {} {}, expected {}", decl.name, type_text(info), shape_text(got), shape_text(decl.shape)));
   const ggml_type type = device_type_for(info, decl.role);

@@ -56,7 +56,7 @@ struct WeightRecipe {
   Bytes unit_bytes() const;
 };
 
-/// The recipe for a declared weight. Shapes must agree but for trailing ones.
+/// The recipe for a declared weight. Shapes must agree but for dimensions of 1 (same_elements).
 /// Errors, as "name: got ..., expected ...": not_found, invalid_argument (shape, rows), unsupported (type). Pure.
 Result<WeightRecipe> resolve_weight(const WeightDecl& decl, const WeightSource& source);
 
