@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-/// Byte-pair merging over symbol ids: the pair of neighbours with the lowest rank is joined, leftmost first, until none is left.
-/// Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units", algorithm 1.
+/// Byte-pair merging over symbol ids: the pair of neighbours with the lowest rank is joined, leftmost first, until none is
+/// left. Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units", algorithm 1.
 class BytePairMerger {
  public:
   /// Pairs are added in rank order, the most frequent first. A pair that is there already keeps its first rank.

@@ -44,7 +44,8 @@ TEST_CASE("byte-pair merging: equal to the algorithm as written, for random merg
     for (int i = 0; i < 12; ++i) {
       const auto pick = [&] { return static_cast<std::int32_t>(rng() % static_cast<unsigned>(symbols)); };
       const Symbols pair{pick(), pick(), symbols};
-      if (std::any_of(pairs.begin(), pairs.end(), [&](const Symbols& p) { return p[0] == pair[0] && p[1] == pair[1]; })) continue;
+      if (std::any_of(pairs.begin(), pairs.end(), [&](const Symbols& p) { return p[0] == pair[0] && p[1] == pair[1]; }))
+        continue;
       pairs.push_back(pair);
       merger.add(pair[0], pair[1], symbols++);
     }
