@@ -183,7 +183,7 @@ TEST_CASE("rates: measured once, two significant figures") {
 TEST_CASE("cpu device: set beside a running compute") {
   auto device = open_device("cpu:threads=2");
   REQUIRE(device);
-  TestChain chain(128, 200);
+  TestChain chain(128, 20);
   TestProduct other(256, 256, 4);
   auto arena = Arena::open(**device, align_up(chain.bytes(**device), 4096) + other.bytes(**device));
   REQUIRE(arena);

@@ -1,6 +1,6 @@
 #include "device/probe.h"
 
-#include <cmath>
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <vector>
@@ -65,7 +65,7 @@ Result<std::vector<std::byte>> run(ggml_backend_t backend, const Products& produ
 }  // namespace
 
 Result<bool> probe_raw_images(ggml_backend_t backend, ggml_backend_buffer_type_t buffer_type, ggml_type type) {
-  if (ggml_blck_size(type) <= 0 || kColumns % ggml_blck_size(type) != 0 || ggml_quantize_requires_imatrix(type)) return false;
+  if (std::ranges::find(kWeightTypes, type) == kWeightTypes.end() || ggml_quantize_requires_imatrix(type)) return false;
   ggml_context_ptr context{ggml_init({.mem_size = 32 * ggml_tensor_overhead() + 2 * ggml_graph_overhead_custom(16, false),
                                       .mem_buffer = nullptr,
                                       .no_alloc = true})};

@@ -1,3 +1,5 @@
+#include "device/registry.h"
+
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -6,15 +8,10 @@
 #include "device/device.h"
 #include "device/device_name.h"
 #include "device/ggml_device.h"
+#include "device/sim_device.h"
 
 namespace sluice {
 namespace {
-
-/// Backends that are plugins are found and loaded once a process; ggml's registry itself is process-wide.
-void load_backends() {
-  static std::once_flag once;
-  std::call_once(once, ggml_backend_load_all);
-}
 
 bool usable(ggml_backend_dev_t dev) {
   switch (ggml_backend_dev_type(dev)) {
@@ -99,10 +96,18 @@ Result<std::unique_ptr<Device>> open_ggml(const DeviceName& name) {
 
 }  // namespace
 
+void load_backends() {
+  static std::once_flag once;
+  std::call_once(once, ggml_backend_load_all);
+}
+
 Result<std::unique_ptr<Device>> open_device(const std::string& text) {
   SLUICE_ASSIGN(DeviceName name, parse_device_name(text));
   name.base = lower(name.base);
-  return open_ggml(name);
+  if (name.base != "sim") return open_ggml(name);
+  SLUICE_ASSIGN(const SimOptions options, parse_sim_options(name));
+  SLUICE_ASSIGN(auto device, SimDevice::open(options));
+  return device;
 }
 
 std::vector<DeviceListing> list_devices() {

@@ -1,0 +1,436 @@
+#include "device/sim_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <thread>
+#include <tuple>
+
+#include "base/pages.h"
+#include "device/graph_cost.h"
+#include "device/memory_report.h"
+#include "device/registry.h"
+
+namespace sluice {
+namespace {
+
+Moment nanoseconds(double seconds) { return static_cast<Moment>(std::llround(seconds * 1e9)); }
+
+/// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014), the mixing function of splitmix64.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15U;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31);
+}
+
+bool is_view_op(const ggml_tensor* t) {
+  return t->op == GGML_OP_NONE || t->op == GGML_OP_RESHAPE || t->op == GGML_OP_VIEW || t->op == GGML_OP_PERMUTE ||
+         t->op == GGML_OP_TRANSPOSE;
+}
+
+}  // namespace
+
+struct SimDevice::State {
+  struct Block {
+    Pages pages;
+    Bytes size = 0;
+    std::uint32_t number = 0;
+    int users = 0;  // operations that may touch the pages now
+  };
+
+  mutable std::mutex mutex;
+  std::map<ggml_backend_buffer_t, Block> blocks;
+  Bytes live = 0, backend = 0, high_water = 0;
+  std::uint32_t numbered = 0;
+  std::uint64_t alloc_calls = 0, host_calls = 0, copy_calls = 0, compute_calls = 0;
+  Moment weights_clock = 0, state_clock = 0, get_clock = 0, compute_clock = 0;
+  SimCounters counters;
+  std::vector<SimEvent> log;
+  std::function<void(const SimEvent&)> hook;
+  std::optional<std::pair<Bytes, Bytes>> report;
+
+  /// Notes the start of an operation and tells the hook.
+  std::uint64_t begin(SimEvent event) {
+    std::function<void(const SimEvent&)> called;
+    {
+      std::lock_guard lock(mutex);
+      event.index = log.size();
+      log.push_back(event);
+      called = hook;
+    }
+    if (called) called(event);
+    return event.index;
+  }
+
+  void grow_high_water() { high_water = std::max(high_water, live + backend); }
+
+  void freed(ggml_backend_buffer_t buffer) {
+    std::uint32_t number = 0;
+    Bytes size = 0;
+    {
+      std::lock_guard lock(mutex);
+      const Block& block = blocks.at(buffer);
+      number = block.number;
+      size = block.size;
+    }
+    const auto index = begin({.kind = SimEvent::Kind::free, .bytes = size, .buffer = number});
+    ggml_backend_buffer_free(buffer);
+    std::lock_guard lock(mutex);
+    blocks.erase(buffer);
+    live -= size;
+    ++counters.frees;
+    log[index].ok = true;
+  }
+
+  /// Where `data` lies: buffer number and offset. Nothing for memory that is not the device's.
+  void locate(ggml_backend_buffer_t buffer, const void* data, SimEvent& event) const {
+    std::lock_guard lock(mutex);
+    const auto found = blocks.find(buffer);
+    if (found == blocks.end()) return;
+    event.buffer = found->second.number;
+    event.offset = static_cast<Bytes>(static_cast<const std::byte*>(data) - found->second.pages.data());
+  }
+};
+
+/// Makes the pages of some buffers touchable while it lives.
+class SimDevice::Open {
+ public:
+  Open(State& state, std::set<ggml_backend_buffer_t> buffers) : state_(state), buffers_(std::move(buffers)) {
+    std::lock_guard lock(state_.mutex);
+    for (auto it = buffers_.begin(); it != buffers_.end();) {
+      const auto found = state_.blocks.find(*it);
+      if (found == state_.blocks.end()) {
+        it = buffers_.erase(it);  // not the device's: a mapped file, for instance
+        continue;
+      }
+      if (found->second.users++ == 0)
+        if (auto allowed = found->second.pages.allow(); !allowed && status_) status_ = std::move(allowed);
+      ++it;
+    }
+  }
+  ~Open() {
+    std::lock_guard lock(state_.mutex);
+    for (ggml_backend_buffer_t buffer : buffers_) {
+      auto& block = state_.blocks.at(buffer);
+      if (--block.users == 0) static_cast<void>(block.pages.forbid());
+    }
+  }
+  Open(const Open&) = delete;
+  Open& operator=(const Open&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  State& state_;
+  std::set<ggml_backend_buffer_t> buffers_;
+  Status status_;
+};
+
+Result<std::unique_ptr<SimDevice>> SimDevice::open(const SimOptions& options) {
+  SLUICE_TRY(options.validate());
+  load_backends();
+  ggml_backend_dev_t dev = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  if (!dev) return fail(Code::device_failed, "the simulated device computes on the CPU, and ggml has no CPU backend here");
+  std::unique_ptr<SimDevice> device{new SimDevice};
+  device->options_ = options;
+  // The CPU's own ledger books nothing of the simulated memory; it only lends the probes their moment of room.
+  SLUICE_ASSIGN(device->cpu_, GgmlDevice::open(dev, {.threads = options.threads}, std::make_shared<Ledger>()));
+  DeviceInfo& info = device->info_;
+  info = device->cpu_->info();
+  info.name = "sim";
+  info.description = "simulated on " + info.description;
+  info.device_id = "sim";
+  info.kind = DeviceKind::simulated;
+  info.host_memory = false;
+  info.max_buffer = std::min(options.preferred_buffer.value_or(options.max_buffer), GiB);
+  device->state_ = std::make_shared<State>();
+  device->state_->backend = device->state_->high_water = options.backend;
+  return device;
+}
+
+MemoryView SimDevice::memory() const {
+  Bytes free = 0, total = 0;
+  {
+    std::lock_guard lock(state_->mutex);
+    free = options_.free.value_or(options_.memory - std::min(options_.memory, state_->live + state_->backend));
+    total = options_.total.value_or(options_.memory);
+    if (state_->report) std::tie(free, total) = *state_->report;
+  }
+  const auto books = ledger_.report();
+  return believe_memory(free, total, books.total + books.backend);
+}
+
+ggml_backend_buffer_type_t SimDevice::buffer_type() const { return ggml_backend_cpu_buffer_type(); }
+
+Result<DeviceBuffer> SimDevice::allocate(Bytes size) {
+  if (size == 0 || size > info_.max_buffer)
+    return fail(Code::invalid_argument, fmt::format("a buffer of {} bytes cannot be had on sim", size), size, info_.max_buffer);
+  const auto index = state_->begin({.kind = SimEvent::Kind::alloc, .bytes = size});
+  std::lock_guard lock(state_->mutex);
+  State& state = *state_;
+  const Bytes held = state.live + state.backend;
+  const Bytes free = options_.memory - std::min(options_.memory, held);
+  const auto refuse = [&](std::string_view why) {
+    return fail(Code::device_oom,
+                fmt::format("sim refuses a buffer of {} with {} free: {}", format_bytes(size), format_bytes(free), why), size,
+                free);
+  };
+  if (++state.alloc_calls == options_.fail_alloc) return refuse("allocation failed to order");
+  if (size > free) return refuse("lower the device budget");
+  if (size > options_.max_buffer) return refuse("larger than its largest buffer");
+  if (options_.max_buffers > 0 && state.blocks.size() >= static_cast<std::size_t>(options_.max_buffers))
+    return refuse(fmt::format("{} buffers are alive", options_.max_buffers));
+
+  auto pages = Pages::map(size);
+  if (!pages) return refuse(pages.error().message);
+  if (options_.poison) std::memset(pages->data(), 0xFF, static_cast<std::size_t>(size));
+  ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(pages->data(), static_cast<std::size_t>(size));
+  if (!buffer) return refuse("ggml cannot wrap its memory");
+  if (auto forbidden = pages->forbid(); !forbidden && forbidden.error().code != Code::unsupported) {
+    ggml_backend_buffer_free(buffer);
+    return refuse(forbidden.error().message);
+  }
+  state.blocks[buffer] = {.pages = std::move(*pages), .size = size, .number = ++state.numbered};
+  state.live += size;
+  state.grow_high_water();
+  ++state.counters.allocs;
+  state.log[index].buffer = state.numbered;
+  state.log[index].ok = true;
+  return DeviceBuffer{buffer, DeviceBufferDeleter{[shared = state_](ggml_backend_buffer_t gone) { shared->freed(gone); }}};
+}
+
+Result<std::unique_ptr<HostBuffer>> SimDevice::allocate_host(Bytes size) {
+  {
+    std::lock_guard lock(state_->mutex);
+    if (++state_->host_calls == options_.fail_host)
+      return fail(Code::device_oom, fmt::format("sim refuses {} of host memory: failed to order", format_bytes(size)), size);
+  }
+  return allocate_pageable(info_.name, size);
+}
+
+void SimDevice::delay(SimEvent::Kind kind, std::uint64_t ordinal, int side) const {
+  if (!options_.delay_seed) return;
+  const auto random =
+      mix(mix(*options_.delay_seed ^ (std::uint64_t(kind) << 32)) + 2 * ordinal + static_cast<std::uint64_t>(side));
+  // Half of them are none at all: what comes first must vary too.
+  if (random % 2 == 0) return;
+  std::this_thread::sleep_for(
+      std::chrono::nanoseconds(nanoseconds(options_.delay_s * static_cast<double>(random >> 11) * 0x1p-53)));
+}
+
+Result<Moment> SimDevice::set(ggml_tensor* tensor, Bytes offset, std::span<const std::byte> data, Moment not_before,
+                              const CancelToken& cancel, Transfer transfer) {
+  SLUICE_TRY(check_range(tensor, offset, data.size()));
+  ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
+  SimEvent event{.kind = SimEvent::Kind::set, .bytes = data.size(), .transfer = transfer};
+  state_->locate(buffer, static_cast<std::byte*>(tensor->data) + offset, event);
+  const auto index = state_->begin(event);
+  std::uint64_t ordinal = 0;
+  {
+    std::lock_guard lock(state_->mutex);
+    ordinal = ++state_->copy_calls;
+  }
+  delay(event.kind, ordinal, 0);
+  std::optional<Open> open;
+  open.emplace(*state_, std::set{buffer});
+  SLUICE_TRY(open->status());
+  if (ordinal == options_.fail_copy) {
+    // What a broken copy leaves behind is nothing to rely on.
+    std::memset(static_cast<std::byte*>(tensor->data) + offset, 0xFF, data.size());
+    return fail(Code::device_failed, "sim failed to order while copying to it");
+  }
+  auto ended = cpu_->set(tensor, offset, data, not_before, cancel, transfer);
+  if (!ended) return ended;
+  open.reset();
+  delay(event.kind, ordinal, 1);
+
+  std::lock_guard lock(state_->mutex);
+  SimEvent& logged = state_->log[index];
+  if (virtual_time()) {
+    Moment& clock = transfer == Transfer::weights ? state_->weights_clock : state_->state_clock;
+    logged.start = std::max(clock, not_before);
+    const double seconds = options_.link_latency_s +
+                           (options_.link_bytes_per_s ? static_cast<double>(data.size()) / *options_.link_bytes_per_s : 0);
+    clock = logged.end = logged.start + nanoseconds(seconds);
+  } else {
+    logged.start = logged.end = *ended;
+  }
+  logged.ok = true;
+  ++state_->counters.sets;
+  (transfer == Transfer::weights ? state_->counters.weight_bytes_set : state_->counters.state_bytes_set) += data.size();
+  return logged.end;
+}
+
+Result<Moment> SimDevice::get(const ggml_tensor* tensor, Bytes offset, std::span<std::byte> data, Moment not_before) {
+  SLUICE_TRY(check_range(tensor, offset, data.size()));
+  ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
+  SimEvent event{.kind = SimEvent::Kind::get, .bytes = data.size(), .transfer = Transfer::state};
+  state_->locate(buffer, static_cast<const std::byte*>(tensor->data) + offset, event);
+  const auto index = state_->begin(event);
+  std::uint64_t ordinal = 0;
+  {
+    std::lock_guard lock(state_->mutex);
+    ordinal = ++state_->copy_calls;
+  }
+  delay(event.kind, ordinal, 0);
+  if (ordinal == options_.fail_copy) return fail(Code::device_failed, "sim failed to order while copying from it");
+  const Open open(*state_, {buffer});
+  SLUICE_TRY(open.status());
+  SLUICE_ASSIGN(const Moment real_end, cpu_->get(tensor, offset, data, not_before));
+
+  std::lock_guard lock(state_->mutex);
+  SimEvent& logged = state_->log[index];
+  if (virtual_time()) {
+    logged.start = std::max(state_->get_clock, not_before);
+    const double seconds = options_.link_latency_s +
+                           (options_.link_bytes_per_s ? static_cast<double>(data.size()) / *options_.link_bytes_per_s : 0);
+    state_->get_clock = logged.end = logged.start + nanoseconds(seconds);
+  } else {
+    logged.start = logged.end = real_end;
+  }
+  logged.ok = true;
+  ++state_->counters.gets;
+  state_->counters.bytes_got += data.size();
+  return logged.end;
+}
+
+Status SimDevice::hold_work_buffer(const ggml_cgraph* graph) {
+  SLUICE_ASSIGN(const Bytes work, cpu_->work_size(graph));
+  const Bytes needed = options_.backend + work;
+  Bytes free = 0;
+  {
+    std::lock_guard lock(state_->mutex);
+    if (needed <= state_->backend) return {};
+    free = options_.memory - std::min(options_.memory, state_->live + options_.backend);
+  }
+  const auto index = state_->begin({.kind = SimEvent::Kind::backend, .bytes = needed});
+  if (work > free)
+    return fail(Code::device_oom,
+                fmt::format("sim has no {} for its own work buffer, {} free: lower the device budget", format_bytes(work),
+                            format_bytes(free)),
+                work, free);
+  std::lock_guard lock(state_->mutex);
+  state_->backend = needed;
+  state_->grow_high_water();
+  state_->log[index].ok = true;
+  return {};
+}
+
+Result<Moment> SimDevice::compute(ggml_cgraph* graph, Moment not_before, const CancelToken& cancel) {
+  std::set<ggml_backend_buffer_t> buffers;
+  const int nodes = ggml_graph_n_nodes(graph);
+  for (int i = 0; i < nodes; ++i) {
+    const ggml_tensor* node = ggml_graph_node(graph, i);
+    if (is_view_op(node) || ggml_is_empty(node)) continue;
+    const auto touch = [&](const ggml_tensor* t) -> Status {
+      if (!t->data && !ggml_is_empty(t))
+        return fail(Code::device_failed, fmt::format("tensor '{}' of node '{}' has no memory", t->name, node->name));
+      if (ggml_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer) buffers.insert(buffer);
+      return {};
+    };
+    SLUICE_TRY(touch(node));
+    for (const ggml_tensor* source : node->src)
+      if (source) SLUICE_TRY(touch(source));
+  }
+  SLUICE_TRY(hold_work_buffer(graph));
+
+  const auto index = state_->begin({.kind = SimEvent::Kind::compute});
+  std::uint64_t ordinal = 0;
+  {
+    std::lock_guard lock(state_->mutex);
+    ordinal = ++state_->compute_calls;
+  }
+  delay(SimEvent::Kind::compute, ordinal, 0);
+  if (ordinal == options_.fail_compute) return fail(Code::device_failed, "sim failed to order while computing");
+  std::optional<Open> open;
+  open.emplace(*state_, std::move(buffers));
+  SLUICE_TRY(open->status());
+  SLUICE_ASSIGN(const Moment real_end, cpu_->compute(graph, not_before, cancel));
+  open.reset();
+  delay(SimEvent::Kind::compute, ordinal, 1);
+
+  std::lock_guard lock(state_->mutex);
+  SimEvent& logged = state_->log[index];
+  if (virtual_time()) {
+    logged.start = std::max(state_->compute_clock, not_before);
+    const double seconds = options_.node_s * nodes + (options_.flops_per_s ? graph_flops(graph) / *options_.flops_per_s : 0);
+    state_->compute_clock = logged.end = logged.start + nanoseconds(seconds);
+  } else {
+    logged.start = logged.end = real_end;
+  }
+  logged.ok = true;
+  ++state_->counters.computes;
+  return logged.end;
+}
+
+void SimDevice::discard(ggml_backend_buffer_t buffer, Bytes offset, Bytes size) {
+  SimEvent event{.kind = SimEvent::Kind::discard, .bytes = size, .offset = offset};
+  std::byte* data = nullptr;
+  {
+    std::lock_guard lock(state_->mutex);
+    const auto found = state_->blocks.find(buffer);
+    if (found == state_->blocks.end() || offset > found->second.size || size > found->second.size - offset) return;
+    event.buffer = found->second.number;
+    data = found->second.pages.data() + offset;
+  }
+  const auto index = state_->begin(event);
+  if (options_.poison) {
+    const Open open(*state_, {buffer});
+    if (open.status()) std::memset(data, 0xFF, static_cast<std::size_t>(size));
+  }
+  std::lock_guard lock(state_->mutex);
+  state_->log[index].ok = true;
+  ++state_->counters.discards;
+}
+
+Result<Bytes> SimDevice::measure_backend(std::span<ggml_cgraph* const> graphs) {
+  SLUICE_ASSIGN(const Bytes work, cpu_->measure_backend(graphs));
+  return options_.backend + work;
+}
+
+Device::Rates SimDevice::rates() const {
+  Rates rates;
+  if (virtual_time()) {
+    constexpr double free_of_cost = 1e15;
+    rates.link_bytes_per_s = options_.link_bytes_per_s.value_or(free_of_cost);
+    rates.link_latency_s = options_.link_latency_s;
+    rates.flops_per_s = options_.flops_per_s.value_or(free_of_cost);
+  }
+  return rates;
+}
+
+int SimDevice::live_buffers() const {
+  std::lock_guard lock(state_->mutex);
+  return static_cast<int>(state_->blocks.size());
+}
+
+std::vector<SimEvent> SimDevice::log() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->log;
+}
+
+SimCounters SimDevice::counters() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->counters;
+}
+
+Bytes SimDevice::high_water() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->high_water;
+}
+
+void SimDevice::on_event(std::function<void(const SimEvent&)> hook) {
+  std::lock_guard lock(state_->mutex);
+  state_->hook = std::move(hook);
+}
+
+void SimDevice::set_report(Bytes free, Bytes total) {
+  std::lock_guard lock(state_->mutex);
+  state_->report = {free, total};
+}
+
+}  // namespace sluice

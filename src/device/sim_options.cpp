@@ -1,0 +1,89 @@
+#include "device/sim_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <functional>
+
+#include "ggml.h"
+
+namespace sluice {
+namespace {
+
+using Option = std::pair<std::string, std::string>;
+
+struct Row {
+  std::string_view name;
+  Status (*read)(const Option&, SimOptions&);
+};
+
+Result<std::uint64_t> any_count(std::string_view text) { return parse_count(text, 0, ~std::uint64_t{0}); }
+Result<std::uint64_t> ordinal(std::string_view text) { return parse_count(text, 1, ~std::uint64_t{0}); }
+Result<std::uint64_t> flag(std::string_view text) { return parse_count(text, 0, 1); }
+Result<std::uint64_t> thread_count(std::string_view text) { return parse_count(text, 1, GGML_MAX_N_THREADS); }
+Result<std::uint64_t> buffer_count(std::string_view text) { return parse_count(text, 1, 1'000'000); }
+
+constexpr std::array kRows = {
+    Row{"memory", [](const Option& o, SimOptions& s) { return read_option(o, s.memory, parse_bytes); }},
+    Row{"link", [](const Option& o, SimOptions& s) { return read_option(o, s.link_bytes_per_s.emplace(), parse_link_rate); }},
+    Row{"latency", [](const Option& o, SimOptions& s) { return read_option(o, s.link_latency_s, parse_duration); }},
+    Row{"compute", [](const Option& o, SimOptions& s) { return read_option(o, s.flops_per_s.emplace(), parse_flops); }},
+    Row{"node", [](const Option& o, SimOptions& s) { return read_option(o, s.node_s, parse_duration); }},
+    Row{"max-buffer", [](const Option& o, SimOptions& s) { return read_option(o, s.max_buffer, parse_bytes); }},
+    Row{"preferred-buffer",
+        [](const Option& o, SimOptions& s) { return read_option(o, s.preferred_buffer.emplace(), parse_bytes); }},
+    Row{"max-buffers", [](const Option& o, SimOptions& s) { return read_option(o, s.max_buffers, buffer_count); }},
+    Row{"free", [](const Option& o, SimOptions& s) { return read_option(o, s.free.emplace(), parse_bytes); }},
+    Row{"total", [](const Option& o, SimOptions& s) { return read_option(o, s.total.emplace(), parse_bytes); }},
+    Row{"backend", [](const Option& o, SimOptions& s) { return read_option(o, s.backend, parse_bytes); }},
+    Row{"fail-alloc", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_alloc, ordinal); }},
+    Row{"fail-host", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_host, ordinal); }},
+    Row{"fail-copy", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_copy, ordinal); }},
+    Row{"fail-compute", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_compute, ordinal); }},
+    Row{"delay-seed", [](const Option& o, SimOptions& s) { return read_option(o, s.delay_seed.emplace(), any_count); }},
+    Row{"delay", [](const Option& o, SimOptions& s) { return read_option(o, s.delay_s, parse_duration); }},
+    Row{"poison", [](const Option& o, SimOptions& s) { return read_option(o, s.poison, flag); }},
+    Row{"threads", [](const Option& o, SimOptions& s) { return read_option(o, s.threads, thread_count); }},
+};
+
+constexpr auto kNames = [] {
+  std::array<std::string_view, kRows.size()> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kRows[i].name;
+  return names;
+}();
+
+}  // namespace
+
+std::span<const std::string_view> sim_option_names() { return kNames; }
+
+Result<SimOptions> parse_sim_options(const DeviceName& name) {
+  SimOptions options;
+  for (const auto& option : name.options) {
+    const Row* found = nullptr;
+    for (const Row& row : kRows)
+      if (row.name == option.first) found = &row;
+    if (!found)
+      return fail(Code::invalid_argument,
+                  fmt::format("device 'sim' has no option '{}'; there are {}", option.first, fmt::join(kNames, ", ")));
+    SLUICE_TRY(found->read(option, options));
+  }
+  SLUICE_TRY(options.validate());
+  return options;
+}
+
+Status SimOptions::validate() const {
+  const auto invalid = [](std::string_view option, std::string_view why) {
+    return fail(Code::invalid_argument, fmt::format("device option '{}' {}", option, why));
+  };
+  if (memory == 0) return invalid("memory", "must be more than 0");
+  if (max_buffer == 0) return invalid("max-buffer", "must be more than 0");
+  if (preferred_buffer && *preferred_buffer == 0) return invalid("preferred-buffer", "must be more than 0");
+  if (backend > memory) return invalid("backend", "must be at most memory");
+  if (delay_s > 1) return invalid("delay", "must be at most 1s");
+  if (link_latency_s > 0 && !link_bytes_per_s) return invalid("latency", "needs link");
+  if (node_s > 0 && !flops_per_s) return invalid("node", "needs compute");
+  return {};
+}
+
+}  // namespace sluice
