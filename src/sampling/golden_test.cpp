@@ -26,12 +26,13 @@ using Tensors = std::map<std::string, std::vector<float>>;
 /// Our own golden files, all f32: an 8-byte length, a JSON header, the data. This folder may not use io's reader.
 Tensors load(const std::string& name) {
   std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/golden/sampling/" + name + "/io.safetensors", std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
   REQUIRE(bytes.size() > 8);
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   Tensors tensors;
-  for (const auto& [tensor, info] : nlohmann::json::parse(bytes.substr(8, length)).items()) {
+  const auto header = nlohmann::json::parse(bytes.substr(8, length));
+  for (const auto& [tensor, info] : header.items()) {
     if (tensor == "__metadata__") continue;
     REQUIRE(info["dtype"] == "F32");
     const auto begin = info["data_offsets"][0].get<std::size_t>(), end = info["data_offsets"][1].get<std::size_t>();
