@@ -33,6 +33,10 @@ constexpr Entry kRunners[] = {
     {"sampling/*", "guidance", run_guidance},
     {"gguf/types*", "gguf_dequantize", run_gguf_types},
     {"safetensors/*", "load_safetensors", run_safetensors_files},
+    {"clip_text/clip_l*", "clip_text_encode", run_clip_text},
+    {"unet/sd1*", "unet_forward", run_unet},
+    {"vae/sd1*", "vae", run_vae},
+    {"pipeline/sd1*", "pipeline_sd1", run_pipeline_sd1},
 };
 
 }  // namespace
