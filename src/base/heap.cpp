@@ -9,7 +9,9 @@
 #endif
 
 #ifdef SLUICE_SANITIZER_HEAP
-#include <sanitizer/allocator_interface.h>
+#include <cstddef>
+// As in LLVM's sanitizer/allocator_interface.h, which GCC does not always install.
+extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
 #elif __has_include(<malloc.h>)
 #include <malloc.h>
 #endif
