@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/float8.h"
-#include "io/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "io/ranges.h"
-#include "io/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "io/atomic_file.h"
 #include "io/file.h"
-#include "io/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {

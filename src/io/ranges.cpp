@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <unordered_set>
 
-#include "io/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {
@@ -84,8 +85,9 @@ Status admit_tensors(TensorFile& into, std::vector<TensorClaim> claims, Bytes da
   }
 
   // By offset; an empty tensor goes before the one that begins in the same place.
-  std::stable_sort(ranges.begin(), ranges.end(),
-                   [](const Range& a, const Range& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return std::tie(a.begin, a.end, a.claim) < std::tie(b.begin, b.end, b.claim);
+  });
   Bytes covered = std::min(data_begin, file_size);
   const Range* last = nullptr;
   Bytes holes = 0;

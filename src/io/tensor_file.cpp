@@ -6,7 +6,7 @@
 
 #include "io/gguf.h"
 #include "io/safetensors.h"
-#include "io/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 

@@ -14,7 +14,7 @@
 #include "io/memory_file.h"
 #include "io/ranges.h"
 #include "io/test_folder.h"
-#include "io/utf8.h"
+#include "base/utf8.h"
 
 using namespace sluice;
 

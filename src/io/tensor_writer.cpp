@@ -10,7 +10,7 @@
 
 #include "io/atomic_file.h"
 #include "io/ranges.h"
-#include "io/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {

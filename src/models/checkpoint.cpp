@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "io/utf8.h"
+#include "base/utf8.h"
 #include "models/prefixes.h"
 
 namespace sluice {

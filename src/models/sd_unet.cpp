@@ -237,13 +237,4 @@ SdUnet sd_unet(const SdUnetConfig& c) {
   return unet;
 }
 
-void timestep_embedding(double timestep, std::span<float> out) {
-  const std::size_t half = out.size() / 2;
-  for (std::size_t i = 0; i < half; ++i) {
-    const double angle = timestep * std::exp(-std::log(10000.0) * static_cast<double>(i) / static_cast<double>(half));
-    out[i] = static_cast<float>(std::cos(angle));
-    out[half + i] = static_cast<float>(std::sin(angle));
-  }
-}
-
 }  // namespace sluice

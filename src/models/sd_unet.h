@@ -1,6 +1,5 @@
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "models/names.h"
@@ -31,7 +30,7 @@ struct SdUnetConfig {
 struct SdUnet {
   Model model;
   Value x;        ///< input [W, H, in_channels, 1] f32, every sweep: the scaled noisy latent; W, H multiples of latent_multiple()
-  Value t_emb;    ///< input [model_channels, 1] f32, every sweep: timestep_embedding()
+  Value t_emb;    ///< input [model_channels, 1] f32, every sweep: sampling's timestep_embedding()
   Value context;  ///< input [context, tokens] f32, once per lane
   Value eps;      ///< output [W, H, out_channels, 1] f32
 };
@@ -42,9 +41,5 @@ Result<SdUnetConfig> read_sd_unet_config(const Names& names);
 /// Blocks: time embedding, convolution in, each residual block, each transformer layer as three (attn1, attn2, ff), resampling, out.
 /// What crosses: the frame, the skips until their use, the activated time embedding and, inside a transformer, its input frame.
 SdUnet sd_unet(const SdUnetConfig& config);
-
-/// The sinusoid of a timestep (fractions allowed): cosines first, frequencies exp(-ln(10000) i / half). `out.size()` is even;
-/// computed in f64. Source: CompVis util.py, timestep_embedding.
-void timestep_embedding(double timestep, std::span<float> out);
 
 }  // namespace sluice

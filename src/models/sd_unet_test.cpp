@@ -3,6 +3,7 @@
 #include "doctest/doctest.h"
 #include "models/checkpoint.h"
 #include "models/oracle.h"
+#include "sampling/parametrisation.h"
 
 namespace sluice::testing {
 namespace {
@@ -42,8 +43,10 @@ TEST_CASE("sd_unet: the oracle's four levels, widened to f32 and as stored") {
   const auto want = values(*io, "eps");
   check_close("f32", evaluate(*unet, BlockRunner(WeightTypes::f32), call), want, kF32);
   check_close("f16", evaluate(*unet, BlockRunner(WeightTypes::device), call), want, kF16);
-  // The same mathematics by the other operators: direct convolution and attention a few queries at a time.
-  check_close("f32, small pieces", evaluate(*unet, BlockRunner(WeightTypes::f32, {.im2col_limit = 0, .score_limit = 64 * KiB}), call), want, kF32);
+  // The same mathematics by the other operators.
+  const Variants whole{.im2col_limit = 1 * GiB, .score_limit = 1 * GiB}, pieces{.im2col_limit = 0, .score_limit = 64 * KiB, .flash = false};
+  check_close("f32, unfolded, whole scores", evaluate(*unet, BlockRunner(WeightTypes::f32, whole), call), want, kF32);
+  check_close("f32, direct, few queries", evaluate(*unet, BlockRunner(WeightTypes::f32, pieces), call), want, kF32);
 }
 
 TEST_CASE("sd_unet: the demo model's reference") {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "io/convert.h"
-#include "io/utf8.h"
+#include "base/utf8.h"
 #include "residency/weight_store.h"
 
 namespace sluice {

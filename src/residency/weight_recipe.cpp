@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "io/convert.h"
-#include "io/utf8.h"
+#include "base/utf8.h"
 #include "nn/weight_shape.h"
 
 namespace sluice {

@@ -11,7 +11,7 @@
 #include "text/byte_pair_merger.h"
 #include "text/clip_split.h"
 #include "text/clip_vocabulary_data.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {
