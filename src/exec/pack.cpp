@@ -34,11 +34,21 @@ class Attempt {
   Attempt(const std::vector<Item>& items, int period, Bytes chunk) : items_(items), period_(period), chunk_(chunk) {
     offsets_.resize(items.size());
     placed_.reserve(items.size());
+    double lived = 0;
+    for (const auto& item : items) lived += item.length;
+    const double n = static_cast<double>(items.size());
+    // Short lives meet few others: looking them up tick by tick then beats looking at everyone.
+    sparse_ = n > 100 && lived / n * lived / period * 4 < n;
+    if (sparse_) {
+      at_tick_.resize(period);
+      seen_.resize(items.size());
+    }
   }
 
   /// Returns the size, or some size ≥ `give_up_at` as soon as it is clear that it is no better.
   Bytes run(const std::vector<std::uint32_t>& order, Fit fit, Bytes give_up_at) {
     placed_.clear();
+    for (auto& tick : at_tick_) tick.clear();
     Bytes size = 0;
     for (const auto index : order) {
       const Item& item = items_[index];
@@ -49,9 +59,7 @@ class Attempt {
         top_ = index;
       }
       if (size >= give_up_at) return size;
-      const Placed entry{at, at + item.size, index};
-      placed_.insert(
-          std::upper_bound(placed_.begin(), placed_.end(), entry, [](auto& a, auto& b) { return a.offset < b.offset; }), entry);
+      insert({at, at + item.size, index});
     }
     return size;
   }
@@ -65,10 +73,38 @@ class Attempt {
     std::uint32_t index;
   };
 
-  Bytes find(const Item& item, Fit fit) const {
+  static bool below(const Placed& a, const Placed& b) { return a.offset < b.offset; }
+
+  void insert(const Placed& entry) {
+    if (!sparse_) {
+      placed_.insert(std::upper_bound(placed_.begin(), placed_.end(), entry, below), entry);
+      return;
+    }
+    const Item& item = items_[entry.index];
+    for (int i = 0, tick = item.start; i < item.length; ++i, tick = tick + 1 == period_ ? 0 : tick + 1)
+      at_tick_[tick].push_back(entry);
+  }
+
+  /// Everything placed that the item meets (and perhaps more), by offset.
+  const std::vector<Placed>& neighbours(const Item& item) {
+    if (!sparse_) return placed_;
+    ++stamp_;
+    met_.clear();
+    for (int i = 0, tick = item.start; i < item.length; ++i, tick = tick + 1 == period_ ? 0 : tick + 1) {
+      for (const auto& other : at_tick_[tick]) {
+        if (seen_[other.index] == stamp_) continue;
+        seen_[other.index] = stamp_;
+        met_.push_back(other);
+      }
+    }
+    std::sort(met_.begin(), met_.end(), below);
+    return met_;
+  }
+
+  Bytes find(const Item& item, Fit fit) {
     Bytes low = 0, found = 0, tightest = UINT64_MAX;
-    for (const auto& other : placed_) {
-      if (other.end <= low || !share_a_tick(item, items_[other.index], period_)) continue;
+    for (const auto& other : neighbours(item)) {
+      if (other.end <= low || (!sparse_ && !share_a_tick(item, items_[other.index], period_))) continue;
       if (other.offset > low) {
         const Bytes at = allowed(low, item.size, chunk_);
         if (at + item.size <= other.offset) {
@@ -88,7 +124,12 @@ class Attempt {
   int period_;
   Bytes chunk_;
   std::vector<Bytes> offsets_;
-  std::vector<Placed> placed_;  ///< by offset
+  std::vector<Placed> placed_;  ///< by offset, unless sparse
+  bool sparse_ = false;
+  std::vector<std::vector<Placed>> at_tick_;  ///< what lives at each tick, if sparse
+  std::vector<Placed> met_;
+  std::vector<std::uint64_t> seen_;
+  std::uint64_t stamp_ = 0;
   std::uint32_t top_ = 0;
 };
 
@@ -125,7 +166,7 @@ Bytes packing_load(std::span<const Extent> extents, int period, Bytes alignment)
   return highest(loads(items, period));
 }
 
-Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignment, Bytes chunk) {
+Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignment, Bytes chunk, int rounds) {
   std::vector<Item> items;
   items.reserve(extents.size());
   for (const auto& extent : extents) items.push_back(to_item(extent, period, alignment));
@@ -163,13 +204,15 @@ Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignmen
       sorted([](const Item& i) { return static_cast<double>(i.size) * i.length; }),
       sorted([period](const Item& i) { return period - i.start; }),
   };
-  for (const auto fit : {Fit::first, Fit::best})
+  for (const auto fit : {Fit::first, Fit::best}) {
     for (const auto& order : orders)
       if (tried(order, fit)) return best;
+    if (rounds < static_cast<int>(orders.size())) break;
+  }
 
   // What sticks out came too late: let it choose first, and again, as long as that is affordable.
   const double cost = static_cast<double>(all.size()) * static_cast<double>(all.size());
-  const int rounds = static_cast<int>(std::min(200.0, 2e6 / std::max(1.0, cost)));
+  rounds = static_cast<int>(std::min<double>(rounds, 2e6 / std::max(1.0, cost)));
   auto order = best_order;
   std::uint32_t top = best_top;
   std::uint32_t noise = 1;  // a fixed sequence: same extents, same packing

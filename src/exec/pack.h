@@ -26,7 +26,8 @@ Bytes packing_load(std::span<const Extent> extents, int period, Bytes alignment)
 /// ≤ 1.05 × the load). No object crosses a multiple of `chunk` (0: no such bound; else a multiple of `alignment`). An object larger
 /// than `chunk` starts at a multiple of it: whether it may be cut there is for the caller to know. Sizes are rounded up to `alignment`
 /// (a power of two); 0 ≤ from, to < period. Empty objects lie at 0. Pure and deterministic.
-/// Cost: O(n²) per order, n² × 200 at most for small n.
-Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignment, Bytes chunk);
+/// `rounds` bounds the improvement after the first twelve attempts (fewer are made where n is large); below 6, best fit is not tried.
+/// Cost: n × (objects met in an object's life) per attempt.
+Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignment, Bytes chunk, int rounds = 200);
 
 }  // namespace sluice

@@ -1,0 +1,331 @@
+#include "exec/plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "exec/planner.h"
+
+namespace sluice {
+namespace {
+
+using namespace planner;
+
+/// Improvement rounds of the packer: many for S, which users see as a promise, and for the few candidates of small stages; few
+/// where hundreds of candidates with hundreds of objects are packed.
+constexpr int kThorough = 200, kQuick = 4, kSmallStage = 12;
+
+/// A candidate that fits: residents, slots and where everything lies.
+struct Candidate {
+  std::vector<bool> resident;
+  Bytes resident_bytes = 0;
+  Holds holds;              ///< of the streamed blocks
+  Packing packing;          ///< offsets of slots (parallel to holds), workspaces, states
+  double units = 0;         ///< predicted steady sweep
+  std::int64_t copied = 0;  ///< copy units per sweep
+};
+
+std::int64_t copy_units(const StageView& view, const Holds& holds) {
+  std::int64_t sum = 0;
+  for (const auto& hold : holds) sum += view.durations.copy[hold.block];
+  return sum;
+}
+
+/// Highest end of a packing of which some slots are no longer there.
+Bytes extent_of(const StageView& view, const Holds& holds, const std::vector<Bytes>& offsets) {
+  Bytes size = 0;
+  const auto alignment = view.stage.alignment;
+  const auto reach = [&](std::size_t i, Bytes bytes) {
+    if (bytes > 0) size = std::max(size, offsets[i] + align_up(bytes, alignment));
+  };
+  std::size_t i = 0;
+  for (const auto& hold : holds) reach(i++, view.weights[hold.block]);
+  for (const auto& block : view.stage.blocks) reach(i++, block.workspace);
+  for (const auto& state : view.stage.state) reach(i++, state.size);
+  return size;
+}
+
+/// Makes the smallest streamed blocks resident as long as that fits, everything else staying where it is. What is unused
+/// afterwards is less than the smallest streamed block; and the more budget, the more blocks, so the step never grows with the
+/// budget.
+void fill_up(const StageView& view, Bytes budget, Candidate& c) {
+  for (const auto block : view.by_size) {
+    if (c.resident[block]) continue;
+    const auto at =
+        std::find_if(c.holds.begin(), c.holds.end(), [&](auto& hold) { return hold.block == block; }) - c.holds.begin();
+    auto holds = c.holds;
+    auto offsets = c.packing.offsets;
+    holds.erase(holds.begin() + at);
+    offsets.erase(offsets.begin() + at);
+    const Bytes transient = extent_of(view, holds, offsets);
+    const Bytes resident_bytes = c.resident_bytes + view.weights[block];
+    if (transient + resident_bytes > budget) return;
+    c.holds = std::move(holds);
+    c.packing = {std::move(offsets), transient};
+    c.resident[block] = true;
+    c.resident_bytes = resident_bytes;
+  }
+}
+
+class Search {
+ public:
+  Search(const StageView& view, Bytes budget, const PlanOptions& options) : view_(view), budget_(budget), options_(options) {}
+
+  /// Everything streamed, packed as `smallest_transient` packs it: fits whenever anything does.
+  void start(Packing smallest) {
+    Candidate c;
+    c.resident.assign(static_cast<std::size_t>(view_.blocks), false);
+    c.holds = held_while_computing(view_, c.resident);
+    c.packing = std::move(smallest);
+    finish(std::move(c));
+  }
+
+  /// Tries every set with every look-ahead, those that could be best first; a set that cannot beat the best is not played.
+  void try_sets(const std::vector<ResidentSet>& sets) {
+    struct Ranked {
+      double bound;
+      std::int64_t copied;
+      std::size_t index;
+    };
+    std::vector<Ranked> ranked;
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      const auto& set = sets[i];
+      Bytes load = 0;
+      std::int64_t copied = 0;
+      for (int b = 0; b < view_.blocks; ++b) {
+        load = std::max(load, view_.base[b] + (set.resident[b] ? 0 : view_.weights[b]));
+        if (!set.resident[b]) copied += view_.durations.copy[b];
+      }
+      if (set.bytes + load > budget_) continue;
+      for (const auto block : could_fill(set)) copied -= view_.durations.copy[block];
+      ranked.push_back({static_cast<double>(std::max(copied, view_.durations.compute_sum)), copied, i});
+    }
+    std::sort(ranked.begin(), ranked.end(),
+              [](auto& a, auto& b) { return std::tie(a.bound, a.copied, a.index) < std::tie(b.bound, b.copied, b.index); });
+    // Ties go to the first found, which has about the most residents.
+    for (const auto& r : ranked) {
+      if (best_ && r.bound >= best_->units) break;
+      try_set(sets[r.index]);
+    }
+  }
+
+  const std::optional<Candidate>& best() const { return best_; }
+
+ private:
+  bool fills() const { return options_.policy == Policy::interleaved; }
+
+  /// The most that filling up can add to a set: as if the slots took no more than the busiest block's own.
+  std::vector<std::uint32_t> could_fill(const ResidentSet& set) const {
+    std::vector<std::uint32_t> left;
+    if (!fills()) return left;
+    for (const auto block : view_.by_size)
+      if (!set.resident[block]) left.push_back(block);
+    // floor[i]: bytes of the busiest block while the blocks from the i-th on are streamed.
+    std::vector<Bytes> floor(left.size() + 1, *std::max_element(view_.base.begin(), view_.base.end()));
+    for (std::size_t i = left.size(); i-- > 0;) floor[i] = std::max(floor[i + 1], view_.base[left[i]] + view_.weights[left[i]]);
+    Bytes bytes = set.bytes;
+    std::size_t count = 0;
+    while (count < left.size() && bytes + view_.weights[left[count]] + floor[count + 1] <= budget_)
+      bytes += view_.weights[left[count++]];
+    left.resize(count);
+    return left;
+  }
+
+  void try_set(const ResidentSet& set) {
+    std::vector<bool> filled(set.resident.size(), false);
+    for (const auto block : could_fill(set)) filled[block] = true;
+    // Whether the holds could still win, packed to their load and filled up as far as that could ever be.
+    const auto promising = [&](const Holds& holds) {
+      if (!best_) return true;
+      Holds left;
+      for (const auto& hold : holds)
+        if (!filled[hold.block]) left.push_back(hold);
+      return steady_units(view_.durations, left) < best_->units;
+    };
+    const Holds strict = held_while_computing(view_, set.resident);
+    const Bytes least = load_of(view_, strict);
+    for (int in_flight = options_.max_in_flight; in_flight >= 1; --in_flight) {
+      const Holds full = held_ahead(view_, set.resident, in_flight, UINT64_MAX);
+      if (!promising(full)) return;  // less look-ahead is no faster
+      const Bytes most = load_of(view_, full);
+      // Look-ahead everywhere; half of what that costs; what is free in the shadow of the busiest block.
+      for (const Bytes cap : {most, least + (most - least) / 2, least}) {
+        if (set.bytes + cap > budget_) continue;
+        const Holds holds = cap == most ? full : held_ahead(view_, set.resident, in_flight, cap);
+        if (promising(holds) && !try_holds(set, holds)) {
+          const Holds line = cut_open(view_, holds);
+          if (promising(line)) try_holds(set, line);
+        }
+        if (most == least) break;
+      }
+    }
+    if (promising(strict)) try_holds(set, strict);
+  }
+
+  bool better(double units, std::int64_t copied) const {
+    return !best_ || units < best_->units || (units == best_->units && copied < best_->copied);
+  }
+
+  /// False if it does not fit when packed.
+  bool try_holds(const ResidentSet& set, const Holds& holds) {
+    Candidate c{
+        set.resident, set.bytes, holds, pack_transient(view_, holds, view_.blocks <= kSmallStage ? kThorough : kQuick), 0, 0};
+    if (c.packing.size + c.resident_bytes > budget_) return false;
+    finish(std::move(c));
+    return true;
+  }
+
+  void finish(Candidate c) {
+    if (fills()) fill_up(view_, budget_, c);
+    c.units = steady_units(view_.durations, c.holds);
+    c.copied = copy_units(view_, c.holds);
+    if (better(c.units, c.copied)) best_ = std::move(c);
+  }
+
+  const StageView& view_;
+  Bytes budget_;
+  const PlanOptions& options_;
+  std::optional<Candidate> best_;
+};
+
+StagePlan to_plan(const StageView& view, const Candidate& c, Policy policy) {
+  const auto& stage = view.stage;
+  StagePlan plan;
+  const auto slots = c.holds.size();
+  plan.resident.assign(stage.blocks.size(), true);
+  std::vector<int> held(stage.blocks.size(), 0);
+  std::vector<Bytes> slot_bytes(stage.blocks.size(), 0);
+  for (std::size_t i = 0; i < slots; ++i) {
+    const auto& hold = c.holds[i];
+    const int after = static_cast<int>(hold.block) - hold.ahead - 1;
+    plan.copies.push_back({hold.block, c.packing.offsets[i], after < 0 ? after + view.blocks : after, after < 0});
+    plan.resident[hold.block] = false;
+    plan.bytes_per_sweep += stage.blocks[hold.block].weights;
+    for (int j = 0, at = (after + 1 + view.blocks) % view.blocks; j <= hold.ahead; ++j, at = (at + 1) % view.blocks) {
+      plan.in_flight = std::max(plan.in_flight, ++held[at]);
+      plan.slot_bytes = std::max(plan.slot_bytes, slot_bytes[at] += view.weights[hold.block]);
+    }
+  }
+  plan.workspace.assign(c.packing.offsets.begin() + static_cast<std::ptrdiff_t>(slots),
+                        c.packing.offsets.begin() + static_cast<std::ptrdiff_t>(slots + stage.blocks.size()));
+  plan.state.assign(c.packing.offsets.begin() + static_cast<std::ptrdiff_t>(slots + stage.blocks.size()),
+                    c.packing.offsets.end());
+  plan.give_up = policy == Policy::first_k ? view.streamable : view.spread;
+  std::reverse(plan.give_up.begin(), plan.give_up.end());
+  std::erase_if(plan.give_up, [&](auto block) { return !plan.resident[block]; });
+  plan.transient = c.packing.size;
+  for (const auto block : plan.give_up) plan.resident_bytes += view.weights[block];
+  std::vector<Extent> states;
+  for (const auto& state : stage.state) states.push_back({state.size, state.from, state.to});
+  plan.state_bytes = packing_load(states, std::max(1, view.blocks * stage.lanes), stage.alignment);
+  for (const auto& block : stage.blocks)
+    plan.workspace_bytes = std::max(plan.workspace_bytes, align_up(block.workspace, stage.alignment));
+  const double unit = view.durations.unit_s;
+  plan.step_s = c.units * unit;
+  plan.roofline_s = static_cast<double>(std::max(c.copied, view.durations.compute_sum)) * unit;
+  return plan;
+}
+
+Status check(const StageCost& stage, const PlanOptions& options) {
+  const auto invalid = [](std::string message) { return fail(Code::invalid_argument, std::move(message)); };
+  const auto time = [](double seconds) { return seconds >= 0 && seconds < 1e12; };
+  if (stage.blocks.empty()) return invalid("a stage needs at least one block");
+  if (stage.lanes < 1 || stage.blocks.size() > static_cast<std::size_t>(1 << 24) / static_cast<std::size_t>(stage.lanes))
+    return invalid("lanes must be at least 1, and blocks × lanes at most 2^24");
+  if (options.max_in_flight < 1) return invalid("max_in_flight must be at least 1");
+  if (!std::has_single_bit(stage.alignment) || stage.chunk % stage.alignment != 0)
+    return invalid("the alignment must be a power of two, the chunk a multiple of it");
+  if (!(stage.link_bytes_per_s > 0) || !std::isfinite(stage.link_bytes_per_s) || !time(stage.link_latency_s))
+    return invalid("link rate and latency must be positive");
+  const int period = static_cast<int>(stage.blocks.size()) * stage.lanes;
+  // Far from 2^64, so that no sum below can wrap.
+  Bytes sum = 0;
+  const auto add = [&](Bytes bytes) { return checked_add(sum, bytes, sum) && sum < Bytes{1} << 60; };
+  for (std::size_t b = 0; b < stage.blocks.size(); ++b) {
+    const auto& block = stage.blocks[b];
+    if (!time(block.compute_s)) return invalid("block " + std::to_string(b) + ": compute time is negative or not a number");
+    if (!add(block.weights) || !add(block.workspace))
+      return invalid("block " + std::to_string(b) + ": sizes beyond any memory");
+    const Bytes contiguous = std::max(block.mapped ? 0 : block.weights,
+                                      block.contiguous ? std::min(block.contiguous, block.workspace) : block.workspace);
+    if (stage.chunk > 0 && contiguous > stage.chunk)
+      return fail(Code::over_budget,
+                  "block " + std::to_string(b) + " needs " + format_bytes(contiguous) +
+                      " contiguous bytes, the device's largest buffer is " + format_bytes(stage.chunk),
+                  0, stage.chunk);
+  }
+  for (std::size_t i = 0; i < stage.state.size(); ++i) {
+    const auto& state = stage.state[i];
+    if (state.from < 0 || state.from >= period || state.to < 0 || state.to >= period || !add(state.size))
+      return invalid("state " + std::to_string(i) + ": ticks outside the sweep, or a size beyond any memory");
+    if (stage.chunk > 0 && state.size > stage.chunk)
+      return fail(Code::over_budget,
+                  "state " + std::to_string(i) + " needs " + format_bytes(state.size) +
+                      " contiguous bytes, the device's largest buffer is " + format_bytes(stage.chunk),
+                  0, stage.chunk);
+  }
+  return {};
+}
+
+Packing smallest_packing(const StageView& view) {
+  return pack_transient(view, held_while_computing(view, std::vector<bool>(static_cast<std::size_t>(view.blocks), false)),
+                        kThorough);
+}
+
+}  // namespace
+
+std::string_view policy_name(Policy policy) {
+  switch (policy) {
+    case Policy::interleaved: return "interleaved";
+    case Policy::first_k: return "first_k";
+    case Policy::all_streamed: return "all_streamed";
+    case Policy::all_resident: return "all_resident";
+  }
+  return "unknown";
+}
+
+Bytes smallest_transient(const StageCost& stage) { return smallest_packing(StageView(stage)).size; }
+
+Result<StagePlan> plan_stage(const StageCost& stage, Bytes budget, const PlanOptions& options) {
+  SLUICE_TRY(check(stage, options));
+  const StageView view(stage);
+  std::vector<bool> all(stage.blocks.size(), false);
+  ResidentSet everything{all, 0};
+  for (const auto block : view.streamable) {
+    everything.resident[block] = true;
+    everything.bytes += view.weights[block];
+  }
+  const Candidate resident{everything.resident,
+                           everything.bytes,
+                           {},
+                           pack_transient(view, {}, kThorough),
+                           static_cast<double>(view.durations.compute_sum),
+                           0};
+  const Bytes full = resident.packing.size + resident.resident_bytes;
+  if (options.policy == Policy::all_resident && full > budget)
+    return fail(Code::over_budget,
+                "keeping every block needs " + format_bytes(full) + ", the budget is " + format_bytes(budget) +
+                    ": raise the budget or let blocks be streamed",
+                full, budget);
+  if (options.policy != Policy::all_streamed && full <= budget) return to_plan(view, resident, options.policy);
+
+  auto smallest = smallest_packing(view);
+  if (smallest.size > budget)
+    return fail(Code::over_budget,
+                "the largest block with its workspace and state needs " + format_bytes(smallest.size) + " (" +
+                    std::to_string(smallest.size) + " bytes), the budget is " + format_bytes(budget),
+                smallest.size, budget);
+  Search search(view, budget, options);
+  search.start(std::move(smallest));
+  switch (options.policy) {
+    case Policy::all_streamed: search.try_sets({{all, 0}}); break;
+    case Policy::first_k: search.try_sets(first_k_sets(view)); break;
+    default: search.try_sets(resident_sets(view));
+  }
+  return to_plan(view, *search.best(), options.policy);
+}
+
+}  // namespace sluice
