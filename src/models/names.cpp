@@ -8,6 +8,11 @@
 #include "nn/weight_shape.h"
 
 namespace sluice {
+namespace {
+
+constexpr std::int64_t kWidest = std::int64_t{1} << 24;
+
+}  // namespace
 
 Names::Names(const TensorFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {
   for (const auto& tensor : file.tensors) {
@@ -42,7 +47,8 @@ Result<std::int64_t> Names::dimension(std::initializer_list<std::string_view> na
     tried += fmt::format("{}{}{}", tried.empty() ? "" : " or ", prefix_, name);
     const TensorInfo* info = find(name);
     if (!info) continue;
-    if (axis >= info->shape.size() || info->shape[axis] < 1) {
+    // The bound keeps products of a few dimensions far from overflow, whatever a file with empty tensors claims.
+    if (axis >= info->shape.size() || info->elements() == 0 || info->shape[axis] > kWidest) {
       return fail(Code::corrupt, fmt::format("{}{} has shape {}: dimension {} is needed to know the model's size", prefix_, name,
                                              shape_text(info->shape), axis));
     }

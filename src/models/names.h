@@ -23,8 +23,8 @@ class Names {
   bool any(std::string_view start) const;
   /// One more than the largest n for which a tensor `start` + n + "." exists; 0 when there is none. At most the number of tensors.
   int count(std::string_view start) const;
-  /// Dimension `axis` (ggml order) of the first of these tensors that exists, at least 1. Errors: not_found (names them all),
-  /// corrupt (rank too low or a dimension of 0).
+  /// Dimension `axis` (ggml order) of the first of these tensors that exists: 1 to 2^24. Errors: not_found (names them all),
+  /// unsupported (there, but of a dtype this build does not know), corrupt (rank too low, empty or absurdly wide).
   Result<std::int64_t> dimension(std::initializer_list<std::string_view> names, std::size_t axis) const;
 
  private:

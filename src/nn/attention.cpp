@@ -27,14 +27,21 @@ ggml_tensor* attention(GraphBuilder& g, ggml_tensor* q, ggml_tensor* k, ggml_ten
   const std::int64_t channels = q->ne[0], d = channels / heads, queries = q->ne[1], keys = k->ne[1];
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   const auto split = [&](ggml_tensor* x) { return ggml_reshape_3d(c, x, d, heads, x->ne[1]); };
+  const Bytes row = static_cast<Bytes>(keys) * static_cast<Bytes>(heads) * sizeof(float);
+  // ggml splits the keys of a single query between threads, so its bits would depend on their number; one row is small anyway.
+  const bool whole = causal || queries == 1 || row * static_cast<Bytes>(queries) <= g.variants().score_limit;
   q = ggml_cont(c, ggml_permute(c, split(q), 0, 2, 1, 3));
   k = ggml_cont(c, ggml_permute(c, split(k), 0, 2, 1, 3));
+  if (!whole && g.variants().flash) {
+    v = ggml_cont(c, ggml_permute(c, split(v), 0, 2, 1, 3));
+    ggml_tensor* out = ggml_flash_attn_ext(c, q, k, v, nullptr, scale, 0.0f, 0.0f);  // [d, heads, queries]
+    ggml_flash_attn_ext_set_prec(out, GGML_PREC_F32);
+    return ggml_reshape_2d(c, out, channels, queries);
+  }
   v = ggml_cont(c, ggml_permute(c, split(v), 1, 2, 0, 3));
-
-  const Bytes row = static_cast<Bytes>(keys) * static_cast<Bytes>(heads) * sizeof(float);
   const std::int64_t step = std::clamp<std::int64_t>(static_cast<std::int64_t>(g.variants().score_limit / row), 1, queries);
   ggml_tensor* out = nullptr;
-  if (step == queries || causal) {
+  if (whole || step == queries) {
     out = attend(c, q, k, v, scale, causal);
   } else {
     std::vector<ggml_tensor*> pieces;
