@@ -23,6 +23,8 @@ function(sluice_folder NAME)
   endforeach()
   include(${CMAKE_SOURCE_DIR}/src/${NAME}/extra.cmake OPTIONAL)
   if(SLUICE_DEVELOPER AND tests)
+    # Tests are compiled far more often than they run: in a release build -O3 on them costs more than it saves.
+    set_source_files_properties(${tests} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
     add_executable(${NAME}_test ${tests} ${CMAKE_SOURCE_DIR}/tests/doctest_main.cpp)
     target_link_libraries(${NAME}_test PRIVATE sluice_${NAME} sluice_options ${ARG_PRIVATE_LINK} ${ARG_TEST_LINK} doctest::doctest)
     target_compile_definitions(${NAME}_test PRIVATE SLUICE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
