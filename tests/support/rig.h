@@ -1,0 +1,75 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "device/sim_device.h"
+#include "exec/session.h"
+#include "io/file.h"
+#include "pipeline/loaded_model.h"
+#include "pipeline/text_to_image.h"
+
+namespace sluice::test {
+
+inline const std::string kDemoModel = std::string(SLUICE_SOURCE_DIR) + "/models/emoji-sd.safetensors";
+
+/// How a rig is set up.
+struct RigOptions {
+  SimOptions sim;
+  std::optional<Bytes> budget;  ///< backend account included
+  HostTier tier = HostTier::mapped;
+  PlanOptions plan;
+  std::string model = kDemoModel;
+  std::shared_ptr<const FileSource> files = system_files();
+};
+
+/// The engine's parts joined by hand over a simulated device, so that a test can look at the device's own accounts.
+class Rig {
+ public:
+  static Result<std::unique_ptr<Rig>> open(const RigOptions& options) {
+    SLUICE_ASSIGN(auto device, SimDevice::open(options.sim));
+    auto rig = std::unique_ptr<Rig>(new Rig(std::move(device), options));
+    SLUICE_ASSIGN(rig->model_, load_model(options.model, *options.files, rig->store_, {}));
+    return rig;
+  }
+
+  SimDevice& device() { return *device_; }
+  WeightStore& store() { return store_; }
+  Session& session() { return session_; }
+  LoadedModel& model() { return *model_; }
+
+  Result<Prepared*> prepare(const Request& request) {
+    SLUICE_ASSIGN(const Settings settings, check_request(request, model_->rule));
+    SLUICE_ASSIGN(const auto specs, TextToImage(*model_, store_, session_).stages(settings));
+    return session_.prepare(specs);
+  }
+
+  Result<Drawn> draw(const Request& request, const CancelToken& cancel = {}, const Watch& watch = {}) {
+    SLUICE_ASSIGN(const Settings settings, check_request(request, model_->rule));
+    return TextToImage(*model_, store_, session_).draw(settings, {}, cancel, watch);
+  }
+
+ private:
+  Rig(std::unique_ptr<SimDevice> device, const RigOptions& options)
+      : device_(std::move(device)),
+        store_(*device_, {options.tier, std::nullopt, {}}),
+        session_(*device_, store_, {options.budget, options.plan, {}, {}}) {}
+
+  std::unique_ptr<SimDevice> device_;
+  std::unique_ptr<LoadedModel> model_;  // before the store, which refers to its models
+  WeightStore store_;
+  Session session_;
+};
+
+/// The request every placement test draws: 64×64, two steps, guided.
+inline Request small_request() {
+  Request r;
+  r.prompt = "a red apple";
+  r.steps = 2;
+  r.seed = 7;
+  r.cfg_scale = 5;
+  return r;
+}
+
+}  // namespace sluice::test
