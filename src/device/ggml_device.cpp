@@ -63,6 +63,9 @@ DeviceKind kind_of(ggml_backend_dev_t dev) {
   }
 }
 
+/// As many as the process may run on.
+int default_threads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, GGML_MAX_N_THREADS); }
+
 }  // namespace
 
 Status check_range(const ggml_tensor* tensor, Bytes offset, Bytes size) {
@@ -94,7 +97,7 @@ DeviceInfo GgmlDevice::describe(ggml_backend_dev_t dev) {
   if (props.device_id) info.device_id = props.device_id;
   info.kind = kind_of(dev);
   info.host_memory = info.kind != DeviceKind::gpu;
-  info.threads = 0;
+  info.threads = info.kind == DeviceKind::cpu ? default_threads() : 0;
   if (auto type = ggml_backend_dev_buffer_type(dev)) {
     info.alignment = std::max<Bytes>(ggml_backend_buft_get_alignment(type), 1);
     info.max_buffer = std::min<Bytes>(ggml_backend_buft_get_max_size(type), GiB);
@@ -136,8 +139,7 @@ Result<std::unique_ptr<GgmlDevice>> GgmlDevice::open(ggml_backend_dev_t dev, con
   if (device->info_.kind == DeviceKind::cpu) {
     auto& cpu = device->cpu_ = CpuControls::of(ggml_backend_dev_backend_reg(dev));
     int& threads = device->info_.threads;
-    threads = options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    threads = std::min(threads, GGML_MAX_N_THREADS);
+    if (options.threads > 0) threads = std::min(options.threads, GGML_MAX_N_THREADS);
     if (cpu.set_n_threads) cpu.set_n_threads(device->backend_.get(), threads);
     if (cpu.threadpool_new && cpu.threadpool_free && cpu.set_threadpool) {
       auto params = ggml_threadpool_params_default(threads);
@@ -273,22 +275,24 @@ Result<Bytes> GgmlDevice::measure_backend(std::span<ggml_cgraph* const> graphs) 
 }
 
 bool GgmlDevice::raw_images(ggml_type type) const {
-  std::lock_guard lock(compute_mutex_);
+  std::lock_guard answers_lock(answers_mutex_);
   if (const auto known = raw_images_.find(type); known != raw_images_.end()) return known->second;
   const auto lease = ledger_->reserve(Use::arena, kProbeBytes);
   if (!lease) return false;  // not stored: there may be room next time
+  std::lock_guard lock(compute_mutex_);
   const auto same = guarded(info_.name, "being probed", [&] { return probe_raw_images(backend_.get(), buffer_type_, type); });
   return raw_images_[type] = same && *same;
 }
 
 Device::Rates GgmlDevice::rates() const {
-  std::lock_guard lock(compute_mutex_);
+  std::lock_guard answers_lock(answers_mutex_);
   if (!rates_) {
     Rates rates;
     if (!options_.link_bytes_per_s || !options_.link_latency_s || !options_.flops_per_s) {
       const RateProbeSize size = info_.kind == DeviceKind::cpu ? kCpuRateProbe : kGpuRateProbe;
       const auto lease = ledger_->reserve(Use::arena, size.bytes());
       if (!lease) return rates;
+      std::lock_guard lock(compute_mutex_);
       const auto measured =
           guarded(info_.name, "being measured", [&] { return probe_rates(backend_.get(), buffer_type_, size); });
       if (measured) rates = *measured;

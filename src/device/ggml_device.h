@@ -71,8 +71,10 @@ class GgmlDevice final : public Device {
   /// The token of the compute now running. Read by ggml's abort callback, which runs in the computing thread itself.
   const CancelToken* cancel_ = nullptr;
 
-  /// Guards the backend against a probe or a measurement beside a compute, and the answers below.
+  /// Held while the backend computes, for a caller, a probe or a measurement.
   mutable std::mutex compute_mutex_;
+  /// Guards the answers below; taken before compute_mutex_, and alone once an answer is known.
+  mutable std::mutex answers_mutex_;
   mutable std::map<ggml_type, bool> raw_images_;
   mutable std::optional<Rates> rates_;
 };

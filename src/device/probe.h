@@ -19,7 +19,7 @@ inline constexpr std::size_t kProbeBytes = 256 * 1024;
 /// two matrices in one slot, filled, poisoned and refilled through an I8 tensor over the slot's bytes, must give the same bits
 /// as the same matrices in memory of their own. False where the backend cannot multiply
 /// by that type, and for all that are not weight types. Errors: device_oom,
-/// device_failed. Cost: some tens of microseconds on a CPU; compiles a kernel on some GPUs.
+/// device_failed. Cost: 0.3 ms for f32 on one CPU thread; compiles a kernel on some GPUs.
 Result<bool> probe_raw_images(ggml_backend_t backend, ggml_backend_buffer_type_t buffer_type, ggml_type type);
 
 }  // namespace sluice
