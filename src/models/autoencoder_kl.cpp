@@ -131,9 +131,8 @@ AutoencoderDecoder autoencoder_kl_decoder(const AutoencoderKlConfig& c) {
   if (c.quant_convs) post_quant = Conv2d::declare(first, "post_quant_conv", c.latent_channels, c.z_channels, 1);
   const auto conv_in = Conv2d::declare(first, "decoder.conv_in", c.z_channels, c.decoder.narrow, 3);
   Value h = first.writes();
-  first.finish([=](GraphBuilder& g, const Tensors& in) -> Tensors {
-    return {conv_in(g, post_quant.w ? post_quant(g, in[0]) : in[0])};
-  });
+  first.finish(
+      [=](GraphBuilder& g, const Tensors& in) -> Tensors { return {conv_in(g, post_quant.w ? post_quant(g, in[0]) : in[0])}; });
 
   h = append_middle(m, "decoder.mid", h, c.decoder.narrow);
   std::int64_t width = c.decoder.narrow;

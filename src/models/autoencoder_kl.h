@@ -23,9 +23,9 @@ struct AutoencoderHalf {
 /// AutoencoderKL of latent diffusion under its original names (Rombach et al., arXiv:2112.10752; CompVis model.py).
 struct AutoencoderKlConfig {
   std::int64_t image_channels = 3;
-  std::int64_t latent_channels = 4;       ///< what the denoiser sees
-  std::int64_t z_channels = 4;            ///< inside the quant convolutions
-  bool quant_convs = true;                ///< quant_conv and post_quant_conv are there
+  std::int64_t latent_channels = 4;  ///< what the denoiser sees
+  std::int64_t z_channels = 4;       ///< inside the quant convolutions
+  bool quant_convs = true;           ///< quant_conv and post_quant_conv are there
   AutoencoderHalf decoder;
   std::optional<AutoencoderHalf> encoder;  ///< none where the file has no encoder
   /// Frame pixels per latent pixel along each axis.
@@ -51,7 +51,8 @@ Result<AutoencoderKlConfig> read_autoencoder_kl_config(const Names& names);
 
 /// Blocks: convolution in (with post_quant_conv), each residual block, attention, each upsampling, out. One frame crosses.
 AutoencoderDecoder autoencoder_kl_decoder(const AutoencoderKlConfig& config);
-/// Blocks: convolution in, each residual block, attention, each downsampling, out (with quant_conv). `config.encoder` must be there.
+/// Blocks: convolution in, each residual block, attention, each downsampling, out (with quant_conv). `config.encoder` must be
+/// there.
 AutoencoderEncoder autoencoder_kl_encoder(const AutoencoderKlConfig& config);
 
 /// Splits the encoder's moments: `mean` and `log_variance` (clamped to [-30, 20]) are each half as long as `moments`.

@@ -9,13 +9,17 @@ namespace {
 
 constexpr double kScale = 0.18215;
 
-std::vector<float> decode(const AutoencoderPart& vae, const BlockRunner& runner, std::vector<float> latent, std::int64_t w, std::int64_t h) {
+std::vector<float> decode(const AutoencoderPart& vae, const BlockRunner& runner, std::vector<float> latent, std::int64_t w,
+                          std::int64_t h) {
   for (float& x : latent) x = static_cast<float>(x / kScale);
   const auto& v = vae.decoder_values;
-  return runner.run(vae.decoder, {{v.latent.id, {{w, h, vae.config.latent_channels, 1}, std::move(latent)}}}).at(v.image.id).data;
+  return runner.run(vae.decoder, {{v.latent.id, {{w, h, vae.config.latent_channels, 1}, std::move(latent)}}})
+      .at(v.image.id)
+      .data;
 }
 
-std::vector<float> encode(const AutoencoderPart& vae, const BlockRunner& runner, std::vector<float> image, std::int64_t w, std::int64_t h) {
+std::vector<float> encode(const AutoencoderPart& vae, const BlockRunner& runner, std::vector<float> image, std::int64_t w,
+                          std::int64_t h) {
   const auto& v = vae.encoder_values;
   return runner.run(*vae.encoder, {{v.image.id, {{w, h, 3, 1}, std::move(image)}}}).at(v.moments.id).data;
 }
@@ -62,8 +66,10 @@ TEST_CASE("autoencoder_kl: the demo model's moments and pictures, three levels")
   const auto reference = open(golden("demo/reference.safetensors"));
   for (const auto& [types, bound] : {std::pair{WeightTypes::f32, kF32}, std::pair{WeightTypes::device, kF16}}) {
     const BlockRunner runner(types);
-    check_close("moments", encode(vae, runner, values(*reference, "vae.encoder_input"), 64, 64), values(*reference, "vae.moments"), bound);
-    check_close("image", decode(vae, runner, values(*reference, "discrete.0.latent"), 16, 16), values(*reference, "discrete.0.image"), bound);
+    check_close("moments", encode(vae, runner, values(*reference, "vae.encoder_input"), 64, 64),
+                values(*reference, "vae.moments"), bound);
+    check_close("image", decode(vae, runner, values(*reference, "discrete.0.latent"), 16, 16),
+                values(*reference, "discrete.0.image"), bound);
   }
 }
 

@@ -23,8 +23,9 @@ struct HostTensor {
 /// How weights reach the graph: in the type the engine would use on a device, or everything widened to f32.
 enum class WeightTypes { device, f32 };
 
-/// Runs a model block by block on the CPU, everything allocated anew for each block: slow, simple and independent of the engine.
-/// Checks on the way what the engine relies on: every node is supported, outputs are real contiguous nodes, values are written once.
+/// Runs a model block by block on the CPU, everything allocated anew for each block: slow, simple and independent of the
+/// engine. Checks on the way what the engine relies on: every node is supported, outputs are real contiguous nodes, values are
+/// written once.
 class BlockRunner {
  public:
   explicit BlockRunner(WeightTypes types, Variants variants = {}) : types_(types), variants_(variants) {
@@ -32,7 +33,8 @@ class BlockRunner {
     backend_.reset(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
     REQUIRE(backend_ != nullptr);
     auto* registry = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend_.get()));
-    auto set_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"));
+    auto set_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(
+        ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"));
     REQUIRE(static_cast<bool>(set_threads));
     // ggml's threads spin while they wait, which is dear on a busy machine.
     set_threads(backend_.get(), 1);
@@ -40,7 +42,8 @@ class BlockRunner {
 
   /// `inputs` by value id; returns every value the model made.
   std::map<std::uint32_t, HostTensor> run(const Component& component, std::map<std::uint32_t, HostTensor> state) const {
-    for (std::size_t b = 0; b < component.model->blocks.size(); ++b) run_block(component.model->blocks[b], component.origins[b], state);
+    for (std::size_t b = 0; b < component.model->blocks.size(); ++b)
+      run_block(component.model->blocks[b], component.origins[b], state);
     for (const Value value : component.model->outputs) CHECK(state.contains(value.id));
     return state;
   }
@@ -60,10 +63,12 @@ class BlockRunner {
     return ggml_new_tensor(context, type, static_cast<int>(shape.size()), shape.data());
   }
 
-  void run_block(const Block& block, const std::vector<WeightOrigin>& origins, std::map<std::uint32_t, HostTensor>& state) const {
+  void run_block(const Block& block, const std::vector<WeightOrigin>& origins,
+                 std::map<std::uint32_t, HostTensor>& state) const {
     CAPTURE(block.name);
     constexpr std::size_t kNodes = 2048;
-    ggml_context_ptr context(ggml_init({kNodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(kNodes, false), nullptr, true}));
+    ggml_context_ptr context(
+        ggml_init({kNodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(kNodes, false), nullptr, true}));
     std::vector<ggml_tensor*> weights, inputs;
     for (std::size_t i = 0; i < block.weights.size(); ++i) {
       weights.push_back(new_tensor(context.get(), type_of(origins[i].info(), block.weights[i].role), block.weights[i].shape));
@@ -77,7 +82,8 @@ class BlockRunner {
     REQUIRE(outputs.size() == block.outputs.size());
     ggml_cgraph* graph = ggml_new_graph_custom(context.get(), kNodes, false);
     for (ggml_tensor* out : outputs) ggml_build_forward_expand(graph, out);
-    for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) REQUIRE(ggml_backend_supports_op(backend_.get(), ggml_graph_node(graph, i)));
+    for (int i = 0; i < ggml_graph_n_nodes(graph); ++i)
+      REQUIRE(ggml_backend_supports_op(backend_.get(), ggml_graph_node(graph, i)));
 
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_.get()));
     REQUIRE(buffer != nullptr);

@@ -17,8 +17,9 @@ std::string path_of(const TensorFile& file) { return file.file ? file.file->path
 Result<Names> names_of(const TensorFile& file, Part part) {
   const auto prefix = find_part(file, part);
   if (!prefix) {
-    return fail(Code::not_found, fmt::format("{} holds no {} of Stable Diffusion 1.x: give a whole checkpoint, or a file for this part",
-                                             path_of(file), part_name(part)));
+    return fail(Code::not_found,
+                fmt::format("{} holds no {} of Stable Diffusion 1.x: give a whole checkpoint, or a file for this part",
+                            path_of(file), part_name(part)));
   }
   return Names(file, *prefix);
 }
@@ -77,11 +78,13 @@ Result<TextEncoderPart> load_clip_text(const std::shared_ptr<const TensorFile>& 
   SLUICE_ASSIGN(part.component, join(std::move(text.model), file, names.prefix()));
   SLUICE_ASSIGN(const std::int64_t width, names.dimension({kClipTokenTable}, 0));
   if (width != part.config.hidden) {
-    return fail(Code::corrupt, fmt::format("{}: the token table is {} wide, the text encoder {}", path_of(*file), width, part.config.hidden));
+    return fail(Code::corrupt,
+                fmt::format("{}: the token table is {} wide, the text encoder {}", path_of(*file), width, part.config.hidden));
   }
   part.tokens = {{file, file->index.at(fmt::format("{}{}", names.prefix(), kClipTokenTable))}, width, part.config.vocabulary};
   if (part.tokens.origin.info().shape.size() != 2) {
-    return fail(Code::corrupt, fmt::format("{}: the token table has {} dimensions", path_of(*file), part.tokens.origin.info().shape.size()));
+    return fail(Code::corrupt,
+                fmt::format("{}: the token table has {} dimensions", path_of(*file), part.tokens.origin.info().shape.size()));
   }
   return part;
 }
@@ -125,26 +128,34 @@ Result<Sd1Model> load_sd1(const Sd1Files& files, const ClipTextOutputs& text_out
 
   const auto& unet = model.denoiser.config;
   if (unet.context != model.text.config.hidden) {
-    return fail(Code::unsupported, fmt::format("the denoiser takes text states of width {}, the text encoder gives {}: the files do not belong together",
-                                               unet.context, model.text.config.hidden));
+    return fail(
+        Code::unsupported,
+        fmt::format("the denoiser takes text states of width {}, the text encoder gives {}: the files do not belong together",
+                    unet.context, model.text.config.hidden));
   }
   if (unet.out_channels != model.autoencoder.config.latent_channels) {
-    return fail(Code::unsupported, fmt::format("the denoiser makes latents of {} channels, the autoencoder takes {}: the files do not belong together",
-                                               unet.out_channels, model.autoencoder.config.latent_channels));
+    return fail(
+        Code::unsupported,
+        fmt::format("the denoiser makes latents of {} channels, the autoencoder takes {}: the files do not belong together",
+                    unet.out_channels, model.autoencoder.config.latent_channels));
   }
   if (unet.in_channels != unet.out_channels) {
-    return fail(Code::unsupported, fmt::format("the denoiser takes {} channels and makes {}: inpainting and other conditioned models are not supported",
-                                               unet.in_channels, unet.out_channels));
+    return fail(
+        Code::unsupported,
+        fmt::format("the denoiser takes {} channels and makes {}: inpainting and other conditioned models are not supported",
+                    unet.in_channels, unet.out_channels));
   }
   if (model.autoencoder.config.image_channels != 3) {
-    return fail(Code::unsupported, fmt::format("the autoencoder makes pictures of {} channels instead of 3", model.autoencoder.config.image_channels));
+    return fail(Code::unsupported, fmt::format("the autoencoder makes pictures of {} channels instead of 3",
+                                               model.autoencoder.config.image_channels));
   }
 
   if (const auto found = files.main->metadata.find("modelspec.resolution"); found != files.main->metadata.end()) {
     if (const auto size = parse_resolution(found->second)) {
       std::tie(model.native_width, model.native_height) = *size;
     } else {
-      model.warnings.push_back(fmt::format("{}: modelspec.resolution '{}' is no size", path_of(*files.main), printable(found->second)));
+      model.warnings.push_back(
+          fmt::format("{}: modelspec.resolution '{}' is no size", path_of(*files.main), printable(found->second)));
     }
   }
 

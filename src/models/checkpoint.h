@@ -70,9 +70,9 @@ struct Sd1Model {
   TextEncoderPart text;
   DenoiserPart denoiser;
   AutoencoderPart autoencoder;
-  double latent_scale = 0.18215;                 ///< latents of the denoiser = autoencoder's × this
+  double latent_scale = 0.18215;                         ///< latents of the denoiser = autoencoder's × this
   std::int64_t native_width = 512, native_height = 512;  ///< pixels: the file's `modelspec.resolution`, else the architecture's
-  std::vector<std::string> warnings;             ///< e.g. tensors that nothing uses
+  std::vector<std::string> warnings;                     ///< e.g. tensors that nothing uses
   /// Width and height of a picture must be multiples of this, in pixels.
   std::int64_t pixel_multiple() const { return denoiser.config.latent_multiple() * autoencoder.config.factor(); }
 };

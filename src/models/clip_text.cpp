@@ -65,12 +65,14 @@ Result<ClipTextConfig> read_clip_text_config(const Names& names) {
   SLUICE_ASSIGN(c.hidden, names.dimension({"text_model.final_layer_norm.weight", "text_model.final_layer_norm.bias"}, 0));
   SLUICE_ASSIGN(c.positions, names.dimension({"text_model.embeddings.position_embedding.weight"}, 1));
   SLUICE_ASSIGN(c.vocabulary, names.dimension({kClipTokenTable}, 1));
-  SLUICE_ASSIGN(c.intermediate, names.dimension({"text_model.encoder.layers.0.mlp.fc1.bias", "text_model.encoder.layers.0.mlp.fc1.weight"}, 0));
+  SLUICE_ASSIGN(c.intermediate,
+                names.dimension({"text_model.encoder.layers.0.mlp.fc1.bias", "text_model.encoder.layers.0.mlp.fc1.weight"}, 0));
   if (names.find("text_projection.weight")) {
     SLUICE_ASSIGN(c.projection, names.dimension({"text_projection.weight"}, 1));
   }
   c.layers = names.count("text_model.encoder.layers.");
-  if (c.hidden % 64 != 0) return fail(Code::unsupported, fmt::format("CLIP text encoder of width {}: not a multiple of 64", c.hidden));
+  if (c.hidden % 64 != 0)
+    return fail(Code::unsupported, fmt::format("CLIP text encoder of width {}: not a multiple of 64", c.hidden));
   c.heads = static_cast<int>(c.hidden / 64);
   return c;
 }
@@ -82,7 +84,8 @@ Result<ClipText> clip_text(const ClipTextConfig& c, const ClipTextOutputs& wante
     return fail(Code::invalid_argument, fmt::format("cannot leave out {} of the text encoder's {} layers: clip skip is 1 to {}",
                                                     wanted.skip, c.layers, c.layers));
   }
-  if (wanted.projected && c.projection == 0) return fail(Code::invalid_argument, "the text encoder has no text_projection.weight");
+  if (wanted.projected && c.projection == 0)
+    return fail(Code::invalid_argument, "the text encoder has no text_projection.weight");
 
   ClipText text;
   Model& m = text.model;

@@ -17,11 +17,11 @@ struct ClipTextConfig {
 
 /// Which results the model computes. Layers that none of them needs are no part of it.
 struct ClipTextOutputs {
-  bool last_hidden = true;   ///< last layer after the final layer norm
-  bool skipped = false;      ///< output of layer `layers - skip`, without norm
-  bool skipped_ln = false;   ///< the same after the final layer norm (what SD1.x takes with clip skip `skip` + 1)
-  bool projected = false;    ///< text_projection of last_hidden, at every position
-  int skip = 1;              ///< layers left out by `skipped` and `skipped_ln`: 0 … layers - 1
+  bool last_hidden = true;  ///< last layer after the final layer norm
+  bool skipped = false;     ///< output of layer `layers - skip`, without norm
+  bool skipped_ln = false;  ///< the same after the final layer norm (what SD1.x takes with clip skip `skip` + 1)
+  bool projected = false;   ///< text_projection of last_hidden, at every position
+  int skip = 1;             ///< layers left out by `skipped` and `skipped_ln`: 0 … layers - 1
 };
 
 /// The model and its handles. Lanes: one per chunk of at most `positions` tokens.

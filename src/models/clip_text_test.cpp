@@ -17,14 +17,16 @@ HostTensor embed(const TokenTable& table, std::span<const std::int32_t> ids) {
   std::vector<float> all(static_cast<std::size_t>(info.elements()));
   REQUIRE(convert(info, raw, info.elements(), GGML_TYPE_F32, std::as_writable_bytes(std::span(all))));
   HostTensor out{{table.width, static_cast<std::int64_t>(ids.size())}, {}};
-  for (const std::int32_t id : ids) out.data.insert(out.data.end(), all.begin() + id * table.width, all.begin() + (id + 1) * table.width);
+  for (const std::int32_t id : ids)
+    out.data.insert(out.data.end(), all.begin() + id * table.width, all.begin() + (id + 1) * table.width);
   return out;
 }
 
 using Results = std::map<std::string, std::vector<float>>;
 
 /// Every row of ids in chunks of at most 77, results joined as the oracle joins them.
-Results encode(const TextEncoderPart& text, const BlockRunner& runner, std::span<const std::int32_t> ids, std::size_t row_length, std::int32_t end) {
+Results encode(const TextEncoderPart& text, const BlockRunner& runner, std::span<const std::int32_t> ids,
+               std::size_t row_length, std::int32_t end) {
   Results results;
   const auto add = [&](const char* name, std::span<const float> data) {
     results[name].insert(results[name].end(), data.begin(), data.end());
@@ -66,12 +68,24 @@ void check_case(const std::string& name, const std::string& weights, bool projec
 }  // namespace
 
 TEST_CASE("clip_text: the oracle's encoders") {
-  SUBCASE("HF names, f32, with projection") { check_case("clip_l_hf", "clip_l_hf/weights.safetensors", true, kF32, WeightTypes::device); }
-  SUBCASE("no end token in view") { check_case("clip_l_hf_short", "clip_l_hf/weights.safetensors", true, kF32, WeightTypes::device); }
-  SUBCASE("LDM names, widened") { check_case("clip_l_ldm_f16", "clip_l_ldm_f16/weights.safetensors", false, kF32, WeightTypes::f32); }
-  SUBCASE("LDM names, f16") { check_case("clip_l_ldm_f16", "clip_l_ldm_f16/weights.safetensors", false, kF16, WeightTypes::device); }
-  SUBCASE("two chunks, widened") { check_case("clip_l_ldm_long_weighted", "clip_l_ldm_f16/weights.safetensors", false, kF32, WeightTypes::f32); }
-  SUBCASE("two chunks, f16") { check_case("clip_l_ldm_long_weighted", "clip_l_ldm_f16/weights.safetensors", false, kF16, WeightTypes::device); }
+  SUBCASE("HF names, f32, with projection") {
+    check_case("clip_l_hf", "clip_l_hf/weights.safetensors", true, kF32, WeightTypes::device);
+  }
+  SUBCASE("no end token in view") {
+    check_case("clip_l_hf_short", "clip_l_hf/weights.safetensors", true, kF32, WeightTypes::device);
+  }
+  SUBCASE("LDM names, widened") {
+    check_case("clip_l_ldm_f16", "clip_l_ldm_f16/weights.safetensors", false, kF32, WeightTypes::f32);
+  }
+  SUBCASE("LDM names, f16") {
+    check_case("clip_l_ldm_f16", "clip_l_ldm_f16/weights.safetensors", false, kF16, WeightTypes::device);
+  }
+  SUBCASE("two chunks, widened") {
+    check_case("clip_l_ldm_long_weighted", "clip_l_ldm_f16/weights.safetensors", false, kF32, WeightTypes::f32);
+  }
+  SUBCASE("two chunks, f16") {
+    check_case("clip_l_ldm_long_weighted", "clip_l_ldm_f16/weights.safetensors", false, kF16, WeightTypes::device);
+  }
 }
 
 TEST_CASE("clip_text: the demo model's text states") {

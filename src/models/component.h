@@ -10,7 +10,8 @@
 
 namespace sluice {
 
-/// Where a weight lies: tensor `tensor` of `file`. Its shape holds the declared elements in the declared order (nn/weight_shape.h).
+/// Where a weight lies: tensor `tensor` of `file`. Its shape holds the declared elements in the declared order
+/// (nn/weight_shape.h).
 struct WeightOrigin {
   std::shared_ptr<const TensorFile> file;
   std::size_t tensor = 0;  ///< index into file->tensors
@@ -34,8 +35,8 @@ struct Misfits {
 /// Every weight of `model` that `file` does not hold under `prefix` with the declared elements. No data is read.
 Misfits find_misfits(const Model& model, const TensorFile& file, const std::string& prefix);
 
-/// Joins. Errors: one for all misfits: not_found (missing), unsupported (unreadable), corrupt (shapes), with the component's name,
-/// the count and the first five.
+/// Joins. Errors: one for all misfits: not_found (missing), unsupported (unreadable), corrupt (shapes), with the component's
+/// name, the count and the first five.
 Result<Component> join(Model model, const std::shared_ptr<const TensorFile>& file, const std::string& prefix);
 
 }  // namespace sluice

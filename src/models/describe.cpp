@@ -25,7 +25,8 @@ void add_misfits(PartSummary& summary, const Model& model, const TensorFile& fil
 Status describe_text(PartSummary& summary, const TensorFile& file) {
   const Names names(file, summary.prefix);
   SLUICE_ASSIGN(const auto c, read_clip_text_config(names));
-  summary.dimensions = {{"layers", c.layers}, {"hidden", c.hidden}, {"heads", c.heads}, {"intermediate", c.intermediate},
+  summary.dimensions = {{"layers", c.layers},         {"hidden", c.hidden},
+                        {"heads", c.heads},           {"intermediate", c.intermediate},
                         {"vocabulary", c.vocabulary}, {"positions", c.positions}};
   if (c.projection > 0) summary.dimensions.emplace_back("projection", c.projection);
   SLUICE_ASSIGN(const auto text, clip_text(c, {}));
@@ -36,9 +37,13 @@ Status describe_text(PartSummary& summary, const TensorFile& file) {
 Status describe_denoiser(PartSummary& summary, const TensorFile& file) {
   const Names names(file, summary.prefix);
   SLUICE_ASSIGN(const auto c, read_sd_unet_config(names));
-  summary.dimensions = {{"input blocks", static_cast<std::int64_t>(c.input.size())}, {"model channels", c.model_channels},
-                        {"widest", c.input.back().channels}, {"heads", c.heads}, {"context", c.context},
-                        {"in channels", c.in_channels}, {"out channels", c.out_channels}};
+  summary.dimensions = {{"input blocks", static_cast<std::int64_t>(c.input.size())},
+                        {"model channels", c.model_channels},
+                        {"widest", c.input.back().channels},
+                        {"heads", c.heads},
+                        {"context", c.context},
+                        {"in channels", c.in_channels},
+                        {"out channels", c.out_channels}};
   add_misfits(summary, sd_unet(c).model, file);
   return {};
 }
@@ -46,8 +51,11 @@ Status describe_denoiser(PartSummary& summary, const TensorFile& file) {
 Status describe_autoencoder(PartSummary& summary, const TensorFile& file) {
   const Names names(file, summary.prefix);
   SLUICE_ASSIGN(const auto c, read_autoencoder_kl_config(names));
-  summary.dimensions = {{"levels", static_cast<std::int64_t>(c.decoder.levels.size())}, {"factor", c.factor()},
-                        {"latent channels", c.latent_channels}, {"widest", c.decoder.narrow}, {"encoder", c.encoder ? 1 : 0}};
+  summary.dimensions = {{"levels", static_cast<std::int64_t>(c.decoder.levels.size())},
+                        {"factor", c.factor()},
+                        {"latent channels", c.latent_channels},
+                        {"widest", c.decoder.narrow},
+                        {"encoder", c.encoder ? 1 : 0}};
   add_misfits(summary, autoencoder_kl_decoder(c).model, file);
   if (c.encoder) add_misfits(summary, autoencoder_kl_encoder(c).model, file);
   return {};

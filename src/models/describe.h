@@ -16,10 +16,10 @@ struct PartSummary {
   std::vector<std::pair<std::string, std::int64_t>> dimensions;  ///< e.g. {"hidden", 768}; empty where they could not be read
   std::size_t tensors = 0;
   Bytes bytes = 0;
-  std::map<std::string, Bytes> dtypes;     ///< bytes by dtype; block types under ggml's name, e.g. "q4_0"
-  std::vector<std::string> missing;        ///< "name [shape]"
-  std::vector<std::string> wrong;          ///< wrong shapes and unreadable dtypes, each a sentence
-  std::string problem;                     ///< why the part cannot be used at all, if so
+  std::map<std::string, Bytes> dtypes;  ///< bytes by dtype; block types under ggml's name, e.g. "q4_0"
+  std::vector<std::string> missing;     ///< "name [shape]"
+  std::vector<std::string> wrong;       ///< wrong shapes and unreadable dtypes, each a sentence
+  std::string problem;                  ///< why the part cannot be used at all, if so
   bool complete() const { return missing.empty() && wrong.empty() && problem.empty(); }
 };
 
@@ -29,7 +29,7 @@ struct FileDescription {
   std::vector<PartSummary> parts;   ///< those it has
   std::size_t ballast_tensors = 0;  ///< known and useless
   Bytes ballast_bytes = 0;
-  std::size_t other_tensors = 0;    ///< not known
+  std::size_t other_tensors = 0;  ///< not known
   Bytes other_bytes = 0;
 };
 

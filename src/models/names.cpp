@@ -49,13 +49,14 @@ Result<std::int64_t> Names::dimension(std::initializer_list<std::string_view> na
     if (!info) continue;
     // The bound keeps products of a few dimensions far from overflow, whatever a file with empty tensors claims.
     if (axis >= info->shape.size() || info->elements() == 0 || info->shape[axis] > kWidest) {
-      return fail(Code::corrupt, fmt::format("{}{} has shape {}: dimension {} is needed to know the model's size", prefix_, name,
-                                             shape_text(info->shape), axis));
+      return fail(Code::corrupt, fmt::format("{}{} has shape {}: dimension {} is needed to know the model's size", prefix_,
+                                             name, shape_text(info->shape), axis));
     }
     return info->shape[axis];
   }
   for (const auto name : names) {
-    if (const auto& unknown = file_.unknown; std::find(unknown.begin(), unknown.end(), fmt::format("{}{}", prefix_, name)) != unknown.end()) {
+    if (const auto& unknown = file_.unknown;
+        std::find(unknown.begin(), unknown.end(), fmt::format("{}{}", prefix_, name)) != unknown.end()) {
       return fail(Code::unsupported, fmt::format("{}{} has a dtype this build cannot read", prefix_, name));
     }
   }

@@ -21,7 +21,8 @@ class Names {
   const TensorInfo* find(std::string_view name) const;
   /// Whether any tensor's name starts with this.
   bool any(std::string_view start) const;
-  /// One more than the largest n for which a tensor `start` + n + "." exists; 0 when there is none. At most the number of tensors.
+  /// One more than the largest n for which a tensor `start` + n + "." exists; 0 when there is none. At most the number of
+  /// tensors.
   int count(std::string_view start) const;
   /// Dimension `axis` (ggml order) of the first of these tensors that exists: 1 to 2^24. Errors: not_found (names them all),
   /// unsupported (there, but of a dtype this build does not know), corrupt (rank too low, empty or absurdly wide).

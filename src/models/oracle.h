@@ -56,15 +56,17 @@ inline double max_over_rms(std::span<const float> got, std::span<const float> wa
 struct Bound {
   double rel_rms, max_over_rms;
 };
-/// f32 throughout: a tenth of the oracle's own tolerance. The oracle itself is up to 2e-6 from f64; measured here: at most 1.5e-6 and 1.3e-5.
+/// f32 throughout: a tenth of the oracle's own tolerance. The oracle itself is up to 2e-6 from f64; measured here: at
+/// most 1.5e-6 and 1.3e-5.
 inline constexpr Bound kF32{1e-5, 1e-4};
-/// Weights as stored in f16: ggml's CPU kernels round activations to f16 (2^-11 each) before a product, for which the oracle allows
-/// 5e-3. Measured on all cases: at most 8.1e-4 and 4.1e-3.
+/// Weights as stored in f16: ggml's CPU kernels round activations to f16 (2^-11 each) before a product, for which the oracle
+/// allows 5e-3. Measured on all cases: at most 8.1e-4 and 4.1e-3.
 inline constexpr Bound kF16{1e-3, 1e-2};
 
 inline void check_close(const std::string& what, std::span<const float> got, std::span<const float> want, Bound bound) {
   const double rms = rel_rms(got, want), worst = max_over_rms(got, want);
-  MESSAGE(what << ": rel_rms " << rms << " (bound " << bound.rel_rms << "), max/rms " << worst << " (bound " << bound.max_over_rms << ")");
+  MESSAGE(what << ": rel_rms " << rms << " (bound " << bound.rel_rms << "), max/rms " << worst << " (bound "
+               << bound.max_over_rms << ")");
   CHECK(rms <= bound.rel_rms);
   CHECK(worst <= bound.max_over_rms);
 }

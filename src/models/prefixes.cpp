@@ -35,10 +35,21 @@ bool belongs(Part part, std::string_view name) {
 }
 
 /// Buffers that latent diffusion's training code saves beside the weights (CompVis ddpm.py, register_schedule).
-constexpr std::array<std::string_view, 15> kScheduleBuffers = {
-    "betas", "alphas_cumprod", "alphas_cumprod_prev", "sqrt_alphas_cumprod", "sqrt_one_minus_alphas_cumprod",
-    "log_one_minus_alphas_cumprod", "sqrt_recip_alphas_cumprod", "sqrt_recipm1_alphas_cumprod", "posterior_variance",
-    "posterior_log_variance_clipped", "posterior_mean_coef1", "posterior_mean_coef2", "lvlb_weights", "logvar", "scale_factor"};
+constexpr std::array<std::string_view, 15> kScheduleBuffers = {"betas",
+                                                               "alphas_cumprod",
+                                                               "alphas_cumprod_prev",
+                                                               "sqrt_alphas_cumprod",
+                                                               "sqrt_one_minus_alphas_cumprod",
+                                                               "log_one_minus_alphas_cumprod",
+                                                               "sqrt_recip_alphas_cumprod",
+                                                               "sqrt_recipm1_alphas_cumprod",
+                                                               "posterior_variance",
+                                                               "posterior_log_variance_clipped",
+                                                               "posterior_mean_coef1",
+                                                               "posterior_mean_coef2",
+                                                               "lvlb_weights",
+                                                               "logvar",
+                                                               "scale_factor"};
 
 }  // namespace
 

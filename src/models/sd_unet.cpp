@@ -13,10 +13,12 @@
 namespace sluice {
 namespace {
 
-const ResnetNames kResnetNames{"in_layers.0", "in_layers.2", "emb_layers.1", "out_layers.0", "out_layers.3", "skip_connection", 1e-5f};
+const ResnetNames kResnetNames{"in_layers.0",  "in_layers.2",     "emb_layers.1", "out_layers.0",
+                               "out_layers.3", "skip_connection", 1e-5f};
 
 Result<std::int64_t> resnet_channels(const Names& names, const std::string& at) {
-  return names.dimension({at + "in_layers.2.bias", at + "out_layers.3.bias", at + "emb_layers.1.bias", at + "out_layers.0.weight"}, 0);
+  return names.dimension(
+      {at + "in_layers.2.bias", at + "out_layers.3.bias", at + "emb_layers.1.bias", at + "out_layers.0.weight"}, 0);
 }
 
 /// Transformer layers at `at` (e.g. "input_blocks.1.1."); one if it is named at all, so that what is missing is found later.

@@ -44,7 +44,8 @@ TEST_CASE("sd_unet: the oracle's four levels, widened to f32 and as stored") {
   check_close("f32", evaluate(*unet, BlockRunner(WeightTypes::f32), call), want, kF32);
   check_close("f16", evaluate(*unet, BlockRunner(WeightTypes::device), call), want, kF16);
   // The same mathematics by the other operators.
-  const Variants whole{.im2col_limit = 1 * GiB, .score_limit = 1 * GiB}, pieces{.im2col_limit = 0, .score_limit = 64 * KiB, .flash = false};
+  const Variants whole{.im2col_limit = 1 * GiB, .score_limit = 1 * GiB},
+      pieces{.im2col_limit = 0, .score_limit = 64 * KiB, .flash = false};
   check_close("f32, unfolded, whole scores", evaluate(*unet, BlockRunner(WeightTypes::f32, whole), call), want, kF32);
   check_close("f32, direct, few queries", evaluate(*unet, BlockRunner(WeightTypes::f32, pieces), call), want, kF32);
 }
@@ -59,8 +60,9 @@ TEST_CASE("sd_unet: the demo model's reference") {
     std::vector<float> got;
     for (std::size_t i = 0; i < 4; ++i) {
       const auto name = std::to_string(i);
-      const auto eps = evaluate(*unet, BlockRunner(types),
-                                {{16, 16, 4, 1}, values(*reference, name + ".noise"), values(*reference, name + ".context"), timesteps[i], 77});
+      const auto eps = evaluate(
+          *unet, BlockRunner(types),
+          {{16, 16, 4, 1}, values(*reference, name + ".noise"), values(*reference, name + ".context"), timesteps[i], 77});
       REQUIRE(eps.size() == size);
       got.insert(got.end(), eps.begin(), eps.end());
     }

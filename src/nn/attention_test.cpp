@@ -10,7 +10,8 @@ constexpr Variants kWhole{.score_limit = 1 * GiB};
 constexpr Variants kPieces{.score_limit = 1 * KiB, .flash = false};
 constexpr Variants kFlash{.score_limit = 0, .flash = true};
 
-Array run(const Variants& variants, const Array& q, const Array& k, const Array& v, int heads, bool causal = false, int threads = 1) {
+Array run(const Variants& variants, const Array& q, const Array& k, const Array& v, int heads, bool causal = false,
+          int threads = 1) {
   return GraphRunner{variants, threads}.apply(
       [&](GraphBuilder& g, const Tensors& in) { return attention(g, in[0], in[1], in[2], heads, causal); }, {q, k, v});
 }
@@ -19,7 +20,9 @@ Array run(const Variants& variants, const Array& q, const Array& k, const Array&
 std::vector<double> reference(const Array& q, const Array& k, const Array& v, int heads, bool causal) {
   const std::int64_t channels = q.at(0), d = channels / heads, queries = q.at(1), keys = k.at(1);
   std::vector<double> out(q.data.size()), p(static_cast<std::size_t>(keys));
-  const auto get = [&](const Array& x, std::int64_t token, std::int64_t c) { return static_cast<double>(x.data[static_cast<std::size_t>(token * channels + c)]); };
+  const auto get = [&](const Array& x, std::int64_t token, std::int64_t c) {
+    return static_cast<double>(x.data[static_cast<std::size_t>(token * channels + c)]);
+  };
   for (int h = 0; h < heads; ++h) {
     for (std::int64_t i = 0; i < queries; ++i) {
       const std::int64_t seen = causal ? i + 1 : keys;
@@ -30,7 +33,8 @@ std::vector<double> reference(const Array& q, const Array& k, const Array& v, in
         p[static_cast<std::size_t>(j)] = s / std::sqrt(static_cast<double>(d));
         largest = std::max(largest, p[static_cast<std::size_t>(j)]);
       }
-      for (std::int64_t j = 0; j < seen; ++j) sum += (p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - largest));
+      for (std::int64_t j = 0; j < seen; ++j)
+        sum += (p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - largest));
       for (std::int64_t c = h * d; c < (h + 1) * d; ++c) {
         double y = 0;
         for (std::int64_t j = 0; j < seen; ++j) y += p[static_cast<std::size_t>(j)] * get(v, j, c);
@@ -49,12 +53,14 @@ constexpr double kBound = 3e-6;
 TEST_CASE("attention: whole, in pieces and flash agree with the definition for every head size") {
   double worst = 0;
   for (const int d : {8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256, 320, 512}) {
-    for (const auto& [queries, keys] : {std::pair{1, 1}, std::pair{1, 77}, std::pair{4, 77}, std::pair{37, 45}, std::pair{96, 130}}) {
+    for (const auto& [queries, keys] :
+         {std::pair{1, 1}, std::pair{1, 77}, std::pair{4, 77}, std::pair{37, 45}, std::pair{96, 130}}) {
       CAPTURE(d);
       CAPTURE(queries);
       CAPTURE(keys);
       const int heads = d <= 64 ? 8 : 2;
-      const auto q = random_array({d * heads, queries}, 1, 2), k = random_array({d * heads, keys}, 2), v = random_array({d * heads, keys}, 3);
+      const auto q = random_array({d * heads, queries}, 1, 2), k = random_array({d * heads, keys}, 2),
+                 v = random_array({d * heads, keys}, 3);
       const auto want = reference(q, k, v, heads, false);
       for (const Variants& variants : {kWhole, kPieces, kFlash}) {
         const double error = rel_rms(run(variants, q, k, v, heads).data, want);
@@ -78,11 +84,13 @@ TEST_CASE("attention: pieces of queries give the bits of the whole") {
 TEST_CASE("attention: causal") {
   const auto q = random_array({128, 77}, 1), k = random_array({128, 77}, 2), v = random_array({128, 77}, 3);
   const auto want = reference(q, k, v, 2, true);
-  for (const Variants& variants : {kWhole, kPieces, kFlash}) CHECK(rel_rms(run(variants, q, k, v, 2, true).data, want) <= kBound);
+  for (const Variants& variants : {kWhole, kPieces, kFlash})
+    CHECK(rel_rms(run(variants, q, k, v, 2, true).data, want) <= kBound);
 }
 
 TEST_CASE("attention: the number of threads changes no bit") {
-  for (const auto& [queries, keys] : {std::pair{1, 77}, std::pair{1, 600}, std::pair{4, 4}, std::pair{65, 77}, std::pair{256, 256}, std::pair{1024, 1024}}) {
+  for (const auto& [queries, keys] :
+       {std::pair{1, 77}, std::pair{1, 600}, std::pair{4, 4}, std::pair{65, 77}, std::pair{256, 256}, std::pair{1024, 1024}}) {
     CAPTURE(queries);
     CAPTURE(keys);
     const auto q = random_array({64, queries}, 1), k = random_array({64, keys}, 2), v = random_array({64, keys}, 3);

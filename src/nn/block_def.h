@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-/// Collects what a block declares, then appends it to its model. Modules (Linear, Conv2d, ...) add their weights and reach to it
-/// and are captured by value in `forward`.
+/// Collects what a block declares, then appends it to its model. Modules (Linear, Conv2d, ...) add their weights and reach to
+/// it and are captured by value in `forward`.
 ///
 ///     BlockDef def(model, "proj");
 ///     def.reads({x});

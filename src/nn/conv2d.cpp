@@ -2,7 +2,8 @@
 
 namespace sluice {
 
-Conv2d Conv2d::declare(BlockDef& def, const std::string& name, std::int64_t in, std::int64_t out, int kernel, int stride, int padding) {
+Conv2d Conv2d::declare(BlockDef& def, const std::string& name, std::int64_t in, std::int64_t out, int kernel, int stride,
+                       int padding) {
   Conv2d conv;
   conv.w = def.weight(name + ".weight", {kernel, kernel, in, out}, WeightRole::kernel);
   conv.b = def.weight(name + ".bias", {out}, WeightRole::vector);

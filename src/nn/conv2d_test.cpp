@@ -40,7 +40,8 @@ struct Shape {
   std::int64_t in, out, width, height;
   int kernel, stride, padding;
 };
-constexpr Shape kShapes[] = {{3, 8, 9, 7, 3, 1, 1}, {8, 3, 5, 12, 3, 2, 1}, {32, 16, 8, 8, 1, 1, 0}, {4, 4, 1, 1, 3, 1, 1}, {16, 32, 17, 33, 3, 2, 0}, {64, 64, 16, 16, 3, 1, 1}};
+constexpr Shape kShapes[] = {{3, 8, 9, 7, 3, 1, 1}, {8, 3, 5, 12, 3, 2, 1},    {32, 16, 8, 8, 1, 1, 0},
+                             {4, 4, 1, 1, 3, 1, 1}, {16, 32, 17, 33, 3, 2, 0}, {64, 64, 16, 16, 3, 1, 1}};
 
 }  // namespace
 
@@ -53,7 +54,8 @@ TEST_CASE("Conv2d: both ways give the definition, and the same bits, whatever th
     BlockDef def(model, "test");
     const auto conv = Conv2d::declare(def, "conv", s.in, s.out, s.kernel, s.stride, s.padding);
     def.finish([=](GraphBuilder& g, const Tensors& in) -> Tensors { return {conv(g, in[0])}; });
-    const auto x = random_array({s.width, s.height, s.in, 1}, 1), kernel = random_array({s.kernel, s.kernel, s.in, s.out}, 2), bias = random_array({s.out}, 3);
+    const auto x = random_array({s.width, s.height, s.in, 1}, 1), kernel = random_array({s.kernel, s.kernel, s.in, s.out}, 2),
+               bias = random_array({s.out}, 3);
     const auto want = reference(x, kernel, bias, s.stride, s.padding);
     for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16}) {
       CAPTURE(type);
@@ -93,7 +95,8 @@ TEST_CASE("Upsample doubles by repetition, Downsample halves with the padding it
   for (std::int64_t c = 0; c < 4; ++c) {
     for (std::int64_t y = 0; y < 12; ++y) {
       for (std::int64_t i = 0; i < 8; ++i) {
-        doubled.data[static_cast<std::size_t>((c * 12 + y) * 8 + i)] = x.data[static_cast<std::size_t>((c * 6 + y / 2) * 4 + i / 2)];
+        doubled.data[static_cast<std::size_t>((c * 12 + y) * 8 + i)] =
+            x.data[static_cast<std::size_t>((c * 6 + y / 2) * 4 + i / 2)];
       }
     }
     for (std::int64_t y = 0; y < 6; ++y) {
@@ -113,8 +116,10 @@ TEST_CASE("Upsample doubles by repetition, Downsample halves with the padding it
     CHECK(rel_rms(got.data, want) <= 1e-6);
   };
   check([](BlockDef& def) { return Upsample::declare(def, "up", 4); }, reference(doubled, kernel, bias, 1, 1), {8, 12, 4, 1});
-  check([](BlockDef& def) { return Downsample::declare(def, "down", 4, false); }, reference(x, kernel, bias, 2, 1), {2, 3, 4, 1});
-  check([](BlockDef& def) { return Downsample::declare(def, "down", 4, true); }, reference(padded, kernel, bias, 2, 0), {2, 3, 4, 1});
+  check([](BlockDef& def) { return Downsample::declare(def, "down", 4, false); }, reference(x, kernel, bias, 2, 1),
+        {2, 3, 4, 1});
+  check([](BlockDef& def) { return Downsample::declare(def, "down", 4, true); }, reference(padded, kernel, bias, 2, 0),
+        {2, 3, 4, 1});
 }
 
 }  // namespace sluice::testing

@@ -14,8 +14,8 @@ struct WeightRef {
   explicit operator bool() const { return index != UINT32_MAX; }
 };
 
-/// What a block's `forward` sees: a context without memory to add nodes to, its weights as tensors, and the device's operator variants.
-/// Borrowed: valid during one call of `forward`.
+/// What a block's `forward` sees: a context without memory to add nodes to, its weights as tensors, and the device's operator
+/// variants. Borrowed: valid during one call of `forward`.
 class GraphBuilder {
  public:
   GraphBuilder(ggml_context* context, const Variants& variants, std::vector<ggml_tensor*> weights)

@@ -51,9 +51,11 @@ struct GraphRunner {
     ggml_backend_ptr backend(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
     REQUIRE(backend != nullptr);
     auto* registry = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend.get()));
-    reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"))(backend.get(), threads);
+    reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"))(
+        backend.get(), threads);
     constexpr std::size_t kNodes = 4096;
-    ggml_context_ptr context(ggml_init({kNodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(kNodes, false), nullptr, true}));
+    ggml_context_ptr context(
+        ggml_init({kNodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(kNodes, false), nullptr, true}));
     const auto make = [&](ggml_type type, const std::vector<std::int64_t>& shape) {
       return ggml_new_tensor(context.get(), type, static_cast<int>(shape.size()), shape.data());
     };
@@ -80,7 +82,8 @@ struct GraphRunner {
   }
 
   /// A block without weights, of one function.
-  Array apply(const std::function<ggml_tensor*(GraphBuilder&, const Tensors&)>& function, const std::vector<Array>& inputs) const {
+  Array apply(const std::function<ggml_tensor*(GraphBuilder&, const Tensors&)>& function,
+              const std::vector<Array>& inputs) const {
     Model model;
     BlockDef def(model, "test");
     def.finish([&](GraphBuilder& g, const Tensors& in) -> Tensors { return {function(g, in)}; });

@@ -47,7 +47,7 @@ struct Operator {
 
 /// The unit of streaming: its weights travel together, its graph runs between two boundaries.
 struct Block {
-  std::string name;                 ///< e.g. "input_blocks.1.1 attn1"
+  std::string name;  ///< e.g. "input_blocks.1.1 attn1"
   std::vector<WeightDecl> weights;
   std::vector<Value> inputs;        ///< in the order `forward` gets them
   std::vector<Value> outputs;       ///< in the order `forward` returns them
@@ -68,11 +68,11 @@ struct Input {
 
 /// A network as a list of blocks, in the order they run. Knows nothing of how it is run.
 struct Model {
-  std::string name;           ///< "denoiser", "text", "decoder", ...
+  std::string name;  ///< "denoiser", "text", "decoder", ...
   std::vector<Block> blocks;
-  std::vector<Input> inputs;  ///< written by the host
-  std::vector<Value> outputs; ///< read by the host after a sweep; each produced by a block
-  std::uint32_t values = 0;   ///< number of handles given out
+  std::vector<Input> inputs;   ///< written by the host
+  std::vector<Value> outputs;  ///< read by the host after a sweep; each produced by a block
+  std::uint32_t values = 0;    ///< number of handles given out
 
   Value new_value() { return Value{values++}; }
   Value add_input(std::string input_name, Refresh refresh, ggml_type type = GGML_TYPE_F32) {

@@ -14,7 +14,8 @@ struct LayerNorm {
   ggml_tensor* operator()(GraphBuilder& g, ggml_tensor* x) const;
 };
 
-/// Group norm over whole frames, with scale and bias per channel: [W, H, C, 1] f32 → [W, H, C, 1] f32. `groups` divides `channels`.
+/// Group norm over whole frames, with scale and bias per channel: [W, H, C, 1] f32 → [W, H, C, 1] f32. `groups` divides
+/// `channels`.
 struct GroupNorm {
   WeightRef w, b;
   int groups = 32;

@@ -29,7 +29,9 @@ Array run(const Declare& declare, const std::vector<Array>& weights, const Array
 
 TEST_CASE("activations: to f32's precision, not a table's") {
   const auto x = random_array({64, 33}, 1, 3);
-  const auto apply = [&](auto function) { return GraphRunner{}.apply([&](GraphBuilder& g, const Tensors& in) { return function(g, in[0]); }, {x}).data; };
+  const auto apply = [&](auto function) {
+    return GraphRunner{}.apply([&](GraphBuilder& g, const Tensors& in) { return function(g, in[0]); }, {x}).data;
+  };
   CHECK(rel_rms(apply(silu), map(x, [](double v) { return v / (1 + std::exp(-v)); })) <= 1e-6);
   CHECK(rel_rms(apply(quick_gelu), map(x, [](double v) { return v / (1 + std::exp(-1.702 * v)); })) <= 1e-6);
 
@@ -47,7 +49,8 @@ TEST_CASE("LayerNorm and GroupNorm: the definitions, with the variance's bias an
   const auto normalise = [](std::vector<double>& y, std::size_t first, std::size_t count, double eps) {
     double mean = 0, variance = 0;
     for (std::size_t i = 0; i < count; ++i) mean += y[first + i] / static_cast<double>(count);
-    for (std::size_t i = 0; i < count; ++i) variance += (y[first + i] - mean) * (y[first + i] - mean) / static_cast<double>(count);
+    for (std::size_t i = 0; i < count; ++i)
+      variance += (y[first + i] - mean) * (y[first + i] - mean) / static_cast<double>(count);
     for (std::size_t i = 0; i < count; ++i) y[first + i] = (y[first + i] - mean) / std::sqrt(variance + eps);
   };
   // Small values, so that eps matters.
@@ -56,14 +59,18 @@ TEST_CASE("LayerNorm and GroupNorm: the definitions, with the variance's bias an
   for (std::size_t group = 0; group < 32; ++group) normalise(want, group * 60, 60, 1e-5);
   for (std::size_t i = 0; i < want.size(); ++i) want[i] = want[i] * scale.data[i / 30] + bias.data[i / 30];
   for (const int threads : {1, 2, 3}) {
-    CHECK(rel_rms(run([](BlockDef& def) { return GroupNorm::declare(def, "norm", 64, 1e-5f); }, {scale, bias}, x, {{}, threads}).data, want) <= 1e-6);
+    CHECK(
+        rel_rms(
+            run([](BlockDef& def) { return GroupNorm::declare(def, "norm", 64, 1e-5f); }, {scale, bias}, x, {{}, threads}).data,
+            want) <= 1e-6);
   }
 
   const auto tokens = random_array({64, 7}, 4, 0.003f);
   want.assign(tokens.data.begin(), tokens.data.end());
   for (std::size_t t = 0; t < 7; ++t) normalise(want, t * 64, 64, 1e-5);
   for (std::size_t i = 0; i < want.size(); ++i) want[i] = want[i] * scale.data[i % 64] + bias.data[i % 64];
-  CHECK(rel_rms(run([](BlockDef& def) { return LayerNorm::declare(def, "norm", 64); }, {scale, bias}, tokens).data, want) <= 1e-6);
+  CHECK(rel_rms(run([](BlockDef& def) { return LayerNorm::declare(def, "norm", 64); }, {scale, bias}, tokens).data, want) <=
+        1e-6);
 }
 
 TEST_CASE("Linear: f32 to f32's precision, f16 to its own; threads change no bit") {
@@ -93,7 +100,8 @@ TEST_CASE("tokens: a frame becomes tokens and a frame again") {
   for (std::size_t p = 0; p < 15; ++p) {
     for (std::size_t c = 0; c < 7; ++c) CHECK(tokens.data[p * 7 + c] == x.data[c * 15 + p]);
   }
-  const auto back = runner.apply([](GraphBuilder& g, const Tensors& in) { return tokens_to_frame(g, frame_to_tokens(g, in[0]), 5, 3); }, {x});
+  const auto back =
+      runner.apply([](GraphBuilder& g, const Tensors& in) { return tokens_to_frame(g, frame_to_tokens(g, in[0]), 5, 3); }, {x});
   CHECK(back.shape == x.shape);
   CHECK(back.data == x.data);
 }

@@ -46,7 +46,8 @@ Value append_attn1(Model& model, const SpatialTransformerSpec& s, const std::str
     norm = GroupNorm::declare(def, s.name + ".norm", s.channels, 1e-6f);
     proj_in = Linear::declare(def, s.name + ".proj_in", s.channels, s.channels);
   }
-  const auto attn = ResidualAttention::declare(def, layer + "norm1", layer + "attn1", s.channels, s.channels, s.heads, Reach::frame_attention);
+  const auto attn = ResidualAttention::declare(def, layer + "norm1", layer + "attn1", s.channels, s.channels, s.heads,
+                                               Reach::frame_attention);
   const Value out = def.writes();
   def.finish([=](GraphBuilder& g, const Tensors& in) -> Tensors {
     ggml_tensor* tokens = first ? proj_in(g, frame_to_tokens(g, norm(g, in[0]))) : in[0];
@@ -59,7 +60,8 @@ Value append_attn2(Model& model, const SpatialTransformerSpec& s, const std::str
   BlockDef def(model, layer + "attn2");
   def.reads({tokens, context});
   // Each pixel looks at the text alone, not at other pixels.
-  const auto attn = ResidualAttention::declare(def, layer + "norm2", layer + "attn2", s.channels, s.context, s.heads, Reach::pointwise);
+  const auto attn =
+      ResidualAttention::declare(def, layer + "norm2", layer + "attn2", s.channels, s.context, s.heads, Reach::pointwise);
   const Value out = def.writes();
   def.finish([=](GraphBuilder& g, const Tensors& in) -> Tensors { return {attn(g, in[0], in[1])}; });
   return out;
