@@ -100,14 +100,15 @@ Bytes smallest_budget(std::span<const StageNeed> stages) {
 Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget, Bytes arena, const PlanOptions& options) {
   if (needs.empty()) return fail(Code::invalid_argument, "a request without stages");
   const Bytes alignment = needs[0].cost.alignment;
+  // First, because it also finds what no budget could mend.
+  auto everything = plan_all_resident(needs, Bytes{1} << 62, 0);
+  if (!everything) return fail(std::move(everything).error());
   std::vector<Bytes> least;
   for (const auto& n : needs) least.push_back(smallest_transient(n.cost));
   const Bytes smallest = *std::max_element(least.begin(), least.end());
   if (budget < smallest) {
     return fail(Code::over_budget, "the largest block with its workspace and state does not fit", smallest, budget);
   }
-  auto everything = plan_all_resident(needs, Bytes{1} << 62, 0);
-  if (!everything) return fail(std::move(everything).error());
   const Bytes full = everything->full;
   if (options.policy == Policy::all_resident || (full <= budget && options.policy != Policy::all_streamed)) {
     if (full > budget) return fail(Code::over_budget, "everything is to stay, and does not fit", full, budget);

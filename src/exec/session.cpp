@@ -50,6 +50,7 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
     StageNeed need{stage->cost(), spec.component, {}};
     for (std::uint32_t b = 0; b < stage->blocks(); ++b) need.mappable.push_back(store_.mappable({spec.component, b}));
     needs.push_back(std::move(need));
+    prepared->holds.push_back(store_.hold(spec.component));
     prepared->stages.push_back(std::move(*stage));
     for (ggml_cgraph* g : prepared->stages.back().distinct_graphs()) graphs.push_back(g);
   }
@@ -60,7 +61,7 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
   auto plan = plan_request(needs, rest, arena_ ? arena_->size() : 0, options_.plan);
   if (!plan) {
     Error e = std::move(plan).error();
-    if (e.code == Code::over_budget) {
+    if (e.code == Code::over_budget && e.needed > 0) {
       e.needed += prepared->backend;
       e.available = budget;
     }

@@ -27,6 +27,7 @@ struct Prepared {
   RequestPlan plan;
   Bytes backend = 0;      ///< measured, margin included
   Bytes arena_seen = 0;   ///< arena size the stages are bound in; 0: not bound
+  std::vector<WeightStore::Hold> holds;  ///< the components whose tensors the graphs refer to stay registered
 };
 
 /// Runs stages of one weight store on one device: owns the arena, keeps plans by shapes, makes room between stages.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "device/graph_cost.h"
+
 namespace sluice {
 
 Result<Stage> Stage::build(StageSpec spec, WeightStore& store, Device& device, const Variants& variants) {
@@ -33,7 +35,9 @@ Result<Stage> Stage::build(StageSpec spec, WeightStore& store, Device& device, c
     for (std::size_t b = 0; b < blocks; ++b) {
       const BlockGraph& g = lane->blocks[b];
       stage.workspaces_.push_back(place_workspace(g.graph, g.outputs, device.buffer_type(), cost.chunk));
-      cost.blocks[b].workspace = std::max(cost.blocks[b].workspace, align_up(stage.workspaces_.back().size, cost.alignment));
+      const WorkspaceLayout& workspace = stage.workspaces_.back();
+      cost.blocks[b].workspace = std::max(cost.blocks[b].workspace, align_up(workspace.size, cost.alignment));
+      cost.blocks[b].contiguous = std::max(cost.blocks[b].contiguous, align_up(workspace.largest, cost.alignment));
       cost.blocks[b].compute_s += graph_flops(g.graph) / rates.flops_per_s;
     }
     const int last_tick = static_cast<int>(blocks * lanes) - 1;

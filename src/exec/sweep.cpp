@@ -99,8 +99,7 @@ Result<Moment> SweepRunner::copy(const Job& job, Moment not_before) {
   auto image = store_.fetch(id, staging_, stop_copies_);
   if (!image) return fail_while(doing(), std::move(image).error());
   const BlockLayout& layout = store_.layout(id);
-  const bool raw = std::all_of(layout.tensors.begin(), layout.tensors.end(), [&](const auto& t) { return device_.raw_images(t.type); });
-  if (raw) {
+  if (layout.raw) {
     auto end = device_.set(stage_.image_tensor(job.block), 0, *image, not_before, stop_copies_);
     if (!end) return fail_while(doing(), std::move(end).error());
     return end;
@@ -124,7 +123,7 @@ Status SweepRunner::write(std::size_t lane, Value input, std::span<const std::by
   if (!t) return {};  // an input that no block of this model reads
   if (ggml_nbytes(t) != data.size())
     return fail(Code::invalid_argument, fmt::format("{}: an input of {} bytes was given {}", stage_.spec().name, ggml_nbytes(t), data.size()));
-  auto end = device_.set(t, 0, data, now_, cancel_);
+  auto end = device_.set(t, 0, data, now_, cancel_, Transfer::state);
   if (!end) return fail_while(stage_.spec().name, std::move(end).error());
   now_ = std::max(now_, *end);
   return {};

@@ -127,7 +127,7 @@ class EngineImpl final : public Engine {
     auto prepared = session_.prepare(specs);
     if (!prepared) {
       Error e = std::move(prepared).error();
-      if (e.code == Code::over_budget) e.message = refusal(e, settings);
+      if (e.code == Code::over_budget && e.needed > 0) e.message = refusal(e, settings);
       return fail(std::move(e));
     }
     return plan_report(**prepared, store_, *device_, session_.options().budget);

@@ -16,7 +16,12 @@ inline const std::string kDemoModel = std::string(SLUICE_SOURCE_DIR) + "/models/
 
 /// How a rig is set up.
 struct RigOptions {
-  SimOptions sim;
+  // One compute thread: ggml's threads spin at their barriers, so two on a busy machine can be a hundred times slower than one.
+  SimOptions sim = [] {
+    SimOptions o;
+    o.threads = 1;
+    return o;
+  }();
   std::optional<Bytes> budget;  ///< backend account included
   HostTier tier = HostTier::mapped;
   PlanOptions plan;
