@@ -196,19 +196,21 @@ Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignmen
     std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return key(items[a]) > key(items[b]); });
     return order;
   };
-  const std::vector<std::vector<std::uint32_t>> orders = {
-      sorted([](const Item& i) { return std::pair(i.size, Bytes(i.length)); }),
-      sorted([](const Item& i) { return std::pair(Bytes(i.length), i.size); }),
-      sorted([](const Item& i) { return std::pair(i.busiest, i.size); }),
-      sorted([](const Item& i) { return std::pair(i.busiest, Bytes(i.length)); }),
-      sorted([](const Item& i) { return static_cast<double>(i.size) * i.length; }),
-      sorted([period](const Item& i) { return period - i.start; }),
+  std::vector<std::vector<std::uint32_t>> orders;
+  const auto try_sorted = [&](auto key) {
+    orders.push_back(sorted(key));
+    return tried(orders.back(), Fit::first);
   };
-  for (const auto fit : {Fit::first, Fit::best}) {
+  if (try_sorted([](const Item& i) { return std::pair(i.size, Bytes(i.length)); }) ||
+      try_sorted([](const Item& i) { return std::pair(Bytes(i.length), i.size); }) ||
+      try_sorted([](const Item& i) { return std::pair(i.busiest, i.size); }) ||
+      try_sorted([](const Item& i) { return std::pair(i.busiest, Bytes(i.length)); }) ||
+      try_sorted([](const Item& i) { return static_cast<double>(i.size) * i.length; }) ||
+      try_sorted([period](const Item& i) { return period - i.start; }))
+    return best;
+  if (rounds >= static_cast<int>(orders.size()))
     for (const auto& order : orders)
-      if (tried(order, fit)) return best;
-    if (rounds < static_cast<int>(orders.size())) break;
-  }
+      if (tried(order, Fit::best)) return best;
 
   // What sticks out came too late: let it choose first, and again, as long as that is affordable.
   const double cost = static_cast<double>(all.size()) * static_cast<double>(all.size());

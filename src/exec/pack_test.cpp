@@ -10,6 +10,13 @@ using namespace sluice;
 
 namespace {
 
+/// Sanitizers are some ten times slower: a sample of the cases there.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr unsigned kSlow = 10;
+#else
+constexpr unsigned kSlow = 1;
+#endif
+
 bool alive(const Extent& e, int tick) {
   return e.from <= e.to ? e.from <= tick && tick <= e.to : tick >= e.from || tick <= e.to;
 }
@@ -56,7 +63,7 @@ TEST_CASE("pack_extents: disjoint, aligned, within chunks, never below the load 
   for (const bool wraps : {true, false}) {
     double worst = 1, sum = 0;
     int cases = 0;
-    for (unsigned seed = 0; seed < 1500; ++seed) {
+    for (unsigned seed = 0; seed < 1500 / kSlow; ++seed) {
       CAPTURE(seed);
       std::mt19937 rng(seed);
       const int period = 1 + static_cast<int>(rng() % 60);
@@ -105,7 +112,7 @@ TEST_CASE("packing_load: the busiest tick, by hand and by brute force") {
   CHECK(packing_load(std::vector<Extent>{}, 4, 32) == 0);
   CHECK(packing_load(std::vector<Extent>{{10, 3, 0}, {5, 0, 0}, {40, 1, 2}}, 4, 1) == 40);
   CHECK(packing_load(std::vector<Extent>{{10, 3, 0}, {35, 0, 0}, {40, 1, 2}}, 4, 1) == 45);
-  for (unsigned seed = 0; seed < 200; ++seed) {
+  for (unsigned seed = 0; seed < 200 / kSlow; ++seed) {
     std::mt19937 rng(seed);
     const int period = 1 + static_cast<int>(rng() % 40);
     const auto extents = random_extents(rng, period, 40);

@@ -14,9 +14,10 @@ namespace {
 
 using namespace planner;
 
-/// Improvement rounds of the packer: many for S, which users see as a promise, and for the few candidates of small stages; few
-/// where hundreds of candidates with hundreds of objects are packed.
-constexpr int kThorough = 200, kQuick = 4, kSmallStage = 12;
+/// Improvement rounds of the packer: many for S, which users see as a promise, and for the few candidates of small stages that
+/// almost fit; few where hundreds of candidates with hundreds of objects are packed.
+constexpr int kThorough = 200, kQuick = 2;
+constexpr int kSmallStage = 12;
 
 /// A candidate that fits: residents, slots and where everything lies.
 struct Candidate {
@@ -171,9 +172,11 @@ class Search {
 
   /// False if it does not fit when packed.
   bool try_holds(const ResidentSet& set, const Holds& holds) {
-    Candidate c{
-        set.resident, set.bytes, holds, pack_transient(view_, holds, view_.blocks <= kSmallStage ? kThorough : kQuick), 0, 0};
-    if (c.packing.size + c.resident_bytes > budget_) return false;
+    Candidate c{set.resident, set.bytes, holds, pack_transient(view_, holds, kQuick), 0, 0};
+    const Bytes room = budget_ - c.resident_bytes;
+    if (view_.blocks <= kSmallStage && c.packing.size > room && c.packing.size <= room + room / 3)
+      c.packing = pack_transient(view_, holds, kThorough);
+    if (c.packing.size > room) return false;
     finish(std::move(c));
     return true;
   }

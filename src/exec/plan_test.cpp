@@ -12,6 +12,13 @@ using namespace sluice;
 
 namespace {
 
+/// Sanitizers are some ten times slower: a sample of the cases there.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr unsigned kSlow = 10;
+#else
+constexpr unsigned kSlow = 1;
+#endif
+
 /// Uneven blocks, state over one to eight blocks, copy ÷ compute 0.25 to 8, one or two lanes.
 StageCost random_stage(unsigned seed, int least, int most) {
   std::mt19937 rng(seed);
@@ -199,7 +206,7 @@ double exhaustive(const StageCost& stage, Bytes budget, int max_in_flight) {
 }  // namespace
 
 TEST_CASE("plan_stage: every budget from the smallest up works, below it is refused with that number") {
-  for (unsigned seed = 0; seed < 150; ++seed) {
+  for (unsigned seed = 0; seed < 150 / kSlow; ++seed) {
     CAPTURE(seed);
     const auto stage = random_stage(seed, 1, 60);
     const Bytes smallest = smallest_transient(stage), all = weights_of(stage);
@@ -225,7 +232,7 @@ TEST_CASE("plan_stage: every budget from the smallest up works, below it is refu
 
 TEST_CASE("smallest_transient: at most 1.1 times the busiest block's declared bytes, mostly exactly those") {
   double sum = 0, worst = 0;
-  for (unsigned seed = 0; seed < 500; ++seed) {
+  for (unsigned seed = 0; seed < 500 / kSlow; ++seed) {
     CAPTURE(seed);
     auto stage = random_stage(seed, 1, 60);
     stage.chunk = 0;
@@ -236,13 +243,13 @@ TEST_CASE("smallest_transient: at most 1.1 times the busiest block's declared by
     sum += ratio;
     worst = std::max(worst, ratio);
   }
-  MESSAGE("S / load: mean " << sum / 500 << ", worst " << worst);
+  MESSAGE("S / load: mean " << sum / (500 / kSlow) << ", worst " << worst);
 }
 
 TEST_CASE("plan_stage: within 1 % of trying every subset") {
   double worst = 0, sum = 0;
   int cases = 0;
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  for (unsigned seed = 0; seed < 300 / kSlow; ++seed) {
     CAPTURE(seed);
     const auto stage = random_stage(seed, 2, seed % 20 == 0 ? 12 : 9);
     std::mt19937 rng(seed);
@@ -260,7 +267,7 @@ TEST_CASE("plan_stage: within 1 % of trying every subset") {
 
 TEST_CASE("plan_stage: never worse than first-K, 1000 stages") {
   int better = 0;
-  for (unsigned seed = 0; seed < 1000; ++seed) {
+  for (unsigned seed = 0; seed < 1000 / kSlow; ++seed) {
     CAPTURE(seed);
     const auto stage = random_stage(seed, 1, 60);
     std::mt19937 rng(seed);
@@ -271,11 +278,11 @@ TEST_CASE("plan_stage: never worse than first-K, 1000 stages") {
     CHECK(ours->step_s <= first->step_s);
     better += ours->step_s < 0.99 * first->step_s;
   }
-  CHECK(better > 300);
+  CHECK(better > static_cast<int>(300 / kSlow));
 }
 
 TEST_CASE("plan_stage: a larger budget or a faster link is never slower") {
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < 60 / kSlow; ++seed) {
     CAPTURE(seed);
     auto stage = random_stage(seed, 1, 40);
     const Bytes smallest = smallest_transient(stage), all = weights_of(stage);
@@ -300,7 +307,7 @@ TEST_CASE("plan_stage: a larger budget or a faster link is never slower") {
 }
 
 TEST_CASE("plan_stage: the budget is in use") {
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  for (unsigned seed = 0; seed < 300 / kSlow; ++seed) {
     CAPTURE(seed);
     const auto stage = random_stage(seed, 1, 60);
     std::mt19937 rng(seed);

@@ -18,6 +18,13 @@ using namespace sluice;
 
 namespace {
 
+/// Sanitizers are some ten times slower: a sample of the cases there.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr unsigned kSlow = 10;
+#else
+constexpr unsigned kSlow = 1;
+#endif
+
 /// A graph under construction in a context without memory. Operands are made on demand: leaves of the asked shape.
 struct Sketch {
   ggml_context_ptr context{ggml_init({4096 * ggml_tensor_overhead() + ggml_graph_overhead_custom(4096, false), nullptr, true})};
@@ -355,7 +362,7 @@ TEST_CASE("place_workspace: shared bytes change no bit, networks") {
 }
 
 TEST_CASE("place_workspace: shared bytes change no bit, random graphs") {
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  for (unsigned seed = 0; seed < 300 / kSlow; ++seed) {
     CAPTURE(seed);
     same_bits([seed](Sketch& s) { random_graph(s, seed); });
   }
@@ -363,7 +370,7 @@ TEST_CASE("place_workspace: shared bytes change no bit, random graphs") {
 
 TEST_CASE("place_workspace: at most 1.02 times what ggml's allocator needs") {
   double worst = 0;
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < 60 / kSlow; ++seed) {
     std::mt19937 rng(seed);
     Shape shape = random_shape(rng);
     shape.width *= 2;
@@ -379,18 +386,18 @@ TEST_CASE("place_workspace: at most 1.02 times what ggml's allocator needs") {
   }
   MESSAGE("largest ratio on networks: " << worst);
   double sum = 0;
-  for (unsigned seed = 0; seed < 400; ++seed) {
+  for (unsigned seed = 0; seed < 400 / kSlow; ++seed) {
     CAPTURE(seed);
     const auto build = [seed](Sketch& s) { random_graph(s, seed); };
     const double ours = static_cast<double>(layout_of(build).size), theirs = static_cast<double>(allocator_size(build));
     CHECK(ours <= 1.02 * theirs);
     sum += ours / theirs;
   }
-  MESSAGE("mean ratio on random graphs: " << sum / 400);
+  MESSAGE("mean ratio on random graphs: " << sum / (400 / kSlow));
 }
 
 TEST_CASE("place_workspace: outputs and leaves get no place, views neither; every other node exactly one") {
-  for (unsigned seed = 0; seed < 100; ++seed) {
+  for (unsigned seed = 0; seed < 100 / kSlow; ++seed) {
     CAPTURE(seed);
     Sketch s;
     random_graph(s, seed);
