@@ -28,11 +28,12 @@ StageCost sixty(double ratio) {
 
 StageCost random_stage(std::mt19937& rng, int most) {
   StageCost stage;
-  stage.link_bytes_per_s = 1e6 * (1 + rng() % 8);
+  stage.link_bytes_per_s = 1e6 * static_cast<double>(1 + rng() % 8);
   stage.link_latency_s = rng() % 2 ? 0 : 1e-3;
   const int n = 1 + static_cast<int>(rng() % most);
   for (int i = 0; i < n; ++i)
-    stage.blocks.push_back({.weights = rng() % 3000000, .workspace = rng() % 300000, .compute_s = (rng() % 1000) / 1000.0});
+    stage.blocks.push_back(
+        {.weights = rng() % 3000000, .workspace = rng() % 300000, .compute_s = static_cast<double>(rng() % 1000) / 1000});
   return stage;
 }
 
