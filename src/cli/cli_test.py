@@ -131,7 +131,7 @@ class Cli(unittest.TestCase):
             self.assertGreater(self.plan(*form)["budget"], 0)
 
     def test_simulated_device(self):
-        device = ["--device", "sim:memory=64MiB,link=200MB/s,compute=50GFLOPS,threads=1"]
+        device = ["--device", "sim:memory=64MiB,link=200MB/s,compute=50GFLOPS,threads=1", "--reserve", "1MiB"]
         self.check(run("generate", *SIM_REQUEST, *device, "--output", self.out), 0, "on sim")
         real = pathlib.Path(self.folder.name) / "real.png"
         self.check(run("generate", *REQUEST, "--output", real), 0)
@@ -203,7 +203,7 @@ class Cli(unittest.TestCase):
 
     def test_interrupt_leaves_no_file(self):
         for wanted in (signal.SIGINT, signal.SIGTERM):
-            arguments = [a if a != "2" else "10000" for a in map(str, REQUEST)]
+            arguments = [a if a != "2" else "1000" for a in map(str, REQUEST)]
             process = subprocess.Popen([SLUICE, "generate", *arguments, "--output", self.out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             time.sleep(2)
             self.assertIsNone(process.poll(), "ended before it could be interrupted")

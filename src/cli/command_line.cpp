@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <new>
 
@@ -73,7 +74,14 @@ int parse_and_run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     const bool json = std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
-    return report({Code::invalid_argument, error.what()}, json);
+    std::string message = error.what();
+    // CLI11 says only that a subcommand is required when the word in its place is none.
+    const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+    const auto named = [argv](const CLI::App* command) { return command->get_name() == argv[1]; };
+    if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), named)) {
+      message = fmt::format("there is no command {}; there are generate, plan, inspect, devices and options", argv[1]);
+    }
+    return report({Code::invalid_argument, message}, json);
   }
 
   if (draw->parsed()) status = generate(parsed.settings);
