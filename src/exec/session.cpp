@@ -16,6 +16,12 @@ Session::Session(Device& device, WeightStore& store, SessionOptions options) : d
 
 Session::~Session() { release(); }
 
+void Session::for_each_block(const std::function<void(BlockId)>& visit) const {
+  for (std::uint32_t c = 0; c < store_.components(); ++c) {
+    for (std::uint32_t b = 0; b < store_.model(c).blocks.size(); ++b) visit({c, b});
+  }
+}
+
 void Session::set_budget(std::optional<Bytes> budget) {
   if (budget == options_.budget) return;
   release();
@@ -26,9 +32,7 @@ void Session::set_budget(std::optional<Bytes> budget) {
 void Session::release() {
   end();
   cache_.clear();
-  for (std::uint32_t c = 0; c < store_.components(); ++c) {
-    for (std::uint32_t b = 0; b < store_.model(c).blocks.size(); ++b) store_.give_up({c, b});
-  }
+  for_each_block([&](BlockId id) { store_.give_up(id); });
   arena_.reset();
   staging_.reset();
   staging_lease_ = {};
@@ -81,15 +85,20 @@ Status Session::bind(Prepared& prepared) {
     if (arena_) options_.log(LogLevel::info, "arena: {} becomes {}", format_bytes(arena_->size()), format_bytes(prepared.plan.arena));
     // Stages bound in the old arena go with it.
     std::erase_if(cache_, [&](const auto& p) { return p.get() != &prepared; });
-    for (std::uint32_t c = 0; c < store_.components(); ++c) {
-      for (std::uint32_t b = 0; b < store_.model(c).blocks.size(); ++b) store_.give_up({c, b});
-    }
+    for_each_block([&](BlockId id) { store_.give_up(id); });
     arena_.reset();
     SLUICE_TRY(device_.ledger().set_backend(prepared.backend));
     auto arena = Arena::open(device_, prepared.plan.arena);
     if (!arena) return fail(std::move(arena).error());
     arena_.emplace(std::move(*arena));
     ++counters_.arenas_opened;
+  }
+  // What another plan uses in place is booked; this plan may need those bytes for its arena, so that plan is made again when it is due.
+  if (std::any_of(cache_.begin(), cache_.end(), [&](const auto& p) { return p.get() != &prepared && p->arena_seen != 0 && p->plan.mapped > 0; })) {
+    std::erase_if(cache_, [&](const auto& p) { return p.get() != &prepared && p->plan.mapped > 0; });
+    for_each_block([&](BlockId id) {
+      if (!store_.resident(id)) store_.give_up(id);
+    });
   }
   const Bytes backend = std::max(device_.ledger().report().backend, prepared.backend);
   SLUICE_TRY(device_.ledger().set_backend(backend));
@@ -106,11 +115,9 @@ Status Session::bind(Prepared& prepared) {
 
   // Staging for images that are put together at each use, as large as the largest of any registered component.
   Bytes largest = 0;
-  for (std::uint32_t c = 0; c < store_.components(); ++c) {
-    for (std::uint32_t b = 0; b < store_.model(c).blocks.size(); ++b) {
-      if (store_.needs_staging({c, b})) largest = std::max(largest, store_.layout({c, b}).size);
-    }
-  }
+  for_each_block([&](BlockId id) {
+    if (store_.needs_staging(id)) largest = std::max(largest, store_.layout(id).size);
+  });
   if (largest > 0 && (!staging_ || staging_->bytes().size() < largest)) {
     staging_.reset();
     staging_lease_ = {};

@@ -61,6 +61,7 @@ class Session {
   void set_budget(std::optional<Bytes> budget);
 
  private:
+  void for_each_block(const std::function<void(BlockId)>& visit) const;
   void lend(const Prepared& prepared, std::size_t stage);
 
   Device& device_;

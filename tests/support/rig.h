@@ -16,6 +16,7 @@ inline const std::string kDemoModel = std::string(SLUICE_SOURCE_DIR) + "/models/
 
 /// How a rig is set up.
 struct RigOptions {
+  std::string device;  ///< a device's name; empty: the simulated device as `sim` says
   // One compute thread: ggml's threads spin at their barriers, so two on a busy machine can be a hundred times slower than one.
   SimOptions sim = [] {
     SimOptions o;
@@ -29,17 +30,28 @@ struct RigOptions {
   std::shared_ptr<const FileSource> files = system_files();
 };
 
-/// The engine's parts joined by hand over a simulated device, so that a test can look at the device's own accounts.
+/// The engine's parts joined by hand, so that a test can look inside: at the simulated device's own accounts, at bound graphs.
 class Rig {
  public:
   static Result<std::unique_ptr<Rig>> open(const RigOptions& options) {
-    SLUICE_ASSIGN(auto device, SimDevice::open(options.sim));
+    std::unique_ptr<Device> device;
+    SimDevice* sim = nullptr;
+    if (options.device.empty()) {
+      SLUICE_ASSIGN(auto opened, SimDevice::open(options.sim));
+      sim = opened.get();
+      device = std::move(opened);
+    } else {
+      SLUICE_ASSIGN(device, open_device(options.device));
+    }
     auto rig = std::unique_ptr<Rig>(new Rig(std::move(device), options));
+    rig->sim_ = sim;
     SLUICE_ASSIGN(rig->model_, load_model(options.model, *options.files, rig->store_, {}));
     return rig;
   }
 
-  SimDevice& device() { return *device_; }
+  /// Only where RigOptions::device was empty.
+  SimDevice& device() { return *sim_; }
+  Device& any_device() { return *device_; }
   WeightStore& store() { return store_; }
   Session& session() { return session_; }
   LoadedModel& model() { return *model_; }
@@ -56,21 +68,23 @@ class Rig {
   }
 
  private:
-  Rig(std::unique_ptr<SimDevice> device, const RigOptions& options)
+  Rig(std::unique_ptr<Device> device, const RigOptions& options)
       : device_(std::move(device)),
         store_(*device_, {options.tier, std::nullopt, {}}),
         session_(*device_, store_, {options.budget, options.plan, {}, {}}) {}
 
-  std::unique_ptr<SimDevice> device_;
+  std::unique_ptr<Device> device_;
+  SimDevice* sim_ = nullptr;
   std::unique_ptr<LoadedModel> model_;  // before the store, which refers to its models
   WeightStore store_;
   Session session_;
 };
 
-/// The request every placement test draws: 64×64, two steps, guided.
+/// The request every placement test draws: 32×32, two steps, guided.
 inline Request small_request() {
   Request r;
   r.prompt = "a red apple";
+  r.width = r.height = 32;
   r.steps = 2;
   r.seed = 7;
   r.cfg_scale = 5;
