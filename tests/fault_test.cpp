@@ -42,7 +42,8 @@ Drawn wanted(const Request& request) {
   return std::move(*drawn);
 }
 
-// Draws with the n-th operation failing for n = 1, 1 + stride, … until a run meets no fault; after each fault the same rig draws right.
+// Draws with the n-th operation failing for n = 1, 1 + stride, … until a run meets no fault; after each fault the same rig
+// draws right.
 template <typename Arm>
 int every_fault(const Arm& arm, std::initializer_list<Code> codes) {
   const Request request = one_step();
@@ -86,10 +87,12 @@ int every_fault(const Arm& arm, std::initializer_list<Code> codes) {
 }  // namespace
 
 TEST_CASE("the n-th device allocation fails, for every n") {
-  const int faults = every_fault([](RigOptions& o, std::uint64_t n) {
-    o.sim.fail_alloc = n;
-    o.sim.max_buffer = 2 * MiB;  // several buffers, so that there is something to roll back
-  }, {Code::device_oom});
+  const int faults = every_fault(
+      [](RigOptions& o, std::uint64_t n) {
+        o.sim.fail_alloc = n;
+        o.sim.max_buffer = 2 * MiB;  // several buffers, so that there is something to roll back
+      },
+      {Code::device_oom});
   CHECK(faults > (kStride == 1 ? 1 : 0));
 }
 
@@ -108,9 +111,9 @@ TEST_CASE("the n-th computation fails, for every n") {
 }
 
 TEST_CASE("the n-th read fails, for every n") {
-  const int faults = every_fault([](RigOptions& o, std::uint64_t n) {
-    o.files = std::make_shared<FaultyFiles>(system_files(), Faults{.fail_read = n});
-  }, {Code::io});
+  const int faults = every_fault(
+      [](RigOptions& o, std::uint64_t n) { o.files = std::make_shared<FaultyFiles>(system_files(), Faults{.fail_read = n}); },
+      {Code::io});
   CHECK(faults > (kStride == 1 ? 50 : 1));
 }
 

@@ -40,8 +40,8 @@ std::vector<Operand> operands(const Prepared& prepared) {
         for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
           for (const ggml_tensor* t : ggml_graph_node(graph, i)->src) {
             if (!t || t->op != GGML_OP_NONE) continue;  // leaves: weights and inputs
-            all.push_back({reinterpret_cast<std::uintptr_t>(t->data) % 32, t->view_src != nullptr, ggml_backend_buffer_get_usage(t->buffer),
-                           ggml_backend_buffer_is_host(t->buffer), t->type});
+            all.push_back({reinterpret_cast<std::uintptr_t>(t->data) % 32, t->view_src != nullptr,
+                           ggml_backend_buffer_get_usage(t->buffer), ggml_backend_buffer_is_host(t->buffer), t->type});
           }
         }
       }

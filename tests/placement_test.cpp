@@ -46,13 +46,15 @@ Drawn reference(const Request& request) {
 
 }  // namespace
 
-TEST_CASE("every budget from the smallest to the full size, prefetch on and off, every tier: the same bits, never above the budget") {
+TEST_CASE(
+    "every budget from the smallest to the full size, prefetch on and off, every tier: the same bits, never above the budget") {
   const Request request = small_request();
   const Limits limits = limits_of(request);
   const Drawn want = reference(request);
   REQUIRE(limits.smallest < limits.full);
   for (int i = 0; i < kBudgets; ++i) {
-    const Bytes budget = limits.smallest + (limits.full - limits.smallest) * static_cast<Bytes>(i) / static_cast<Bytes>(kBudgets - 1);
+    const Bytes budget =
+        limits.smallest + (limits.full - limits.smallest) * static_cast<Bytes>(i) / static_cast<Bytes>(kBudgets - 1);
     for (const int in_flight : {1, 3}) {
       for (const HostTier tier : {HostTier::mapped, HostTier::read, HostTier::disk}) {
         CAPTURE(budget);

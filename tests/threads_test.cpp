@@ -6,8 +6,9 @@
 using namespace sluice;
 using namespace sluice::test;
 
-// On ggml's CPU backend every operator that the models here use splits its rows (or elements) over the threads and leaves each sum to one of
-// them: products, convolutions through im2col, softmax, group norm, layer norm and all elementwise operators give the same bits for 1, 2 and 3 threads.
+// On ggml's CPU backend every operator that the models here use splits its rows (or elements) over the threads and leaves each
+// sum to one of them: products, convolutions through im2col, softmax, group norm, layer norm and all elementwise operators give
+// the same bits for 1, 2 and 3 threads.
 TEST_CASE("one, two and three threads: the same latents and pixels, bit for bit") {
   const Request request = small_request();
   std::optional<Drawn> want;

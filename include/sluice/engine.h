@@ -37,14 +37,15 @@ enum class Load {
 
 /// Options of an engine. Everything has a default: a model path is enough.
 struct EngineOptions {
-  std::string model;                  ///< path of a checkpoint
-  std::string device = "cpu";         ///< "cpu", "cpu:threads=2", "sim:memory=24MiB,…" (docs/simulated-device.md), a GPU's name from `devices()`
-  Budget device_budget;               ///< bytes of the device, backend account included
-  std::optional<Bytes> host_budget;   ///< bytes of host memory for kept images and staging; none: unlimited
-  Bytes reserve = 256 * MiB;          ///< left free when the budget is automatic
+  std::string model;  ///< path of a checkpoint
+  std::string device =
+      "cpu";  ///< "cpu", "cpu:threads=2", "sim:memory=24MiB,…" (docs/simulated-device.md), a GPU's name from `devices()`
+  Budget device_budget;              ///< bytes of the device, backend account included
+  std::optional<Bytes> host_budget;  ///< bytes of host memory for kept images and staging; none: unlimited
+  Bytes reserve = 256 * MiB;         ///< left free when the budget is automatic
   Load load = Load::automatic;
-  bool prefetch = true;               ///< false: at most one streamed block holds memory, copies and compute take turns
-  std::string policy = "interleaved"; ///< or "first-k", "all-streamed", "all-resident": for comparison
+  bool prefetch = true;                ///< false: at most one streamed block holds memory, copies and compute take turns
+  std::string policy = "interleaved";  ///< or "first-k", "all-streamed", "all-resident": for comparison
   LogSink log;
 };
 
@@ -52,24 +53,24 @@ struct EngineOptions {
 struct Request {
   std::string prompt;
   std::string negative_prompt;
-  int width = 0, height = 0;          ///< pixels; multiples of the model's rule, else an error naming the nearest valid sizes
+  int width = 0, height = 0;  ///< pixels; multiples of the model's rule, else an error naming the nearest valid sizes
   int steps = 20;
-  float cfg_scale = 7.0f;             ///< 1: the negative prompt is not evaluated; 0: unconditional
+  float cfg_scale = 7.0f;  ///< 1: the negative prompt is not evaluated; 0: unconditional
   std::string sampler = "euler";
   std::string schedule = "discrete";
-  std::string rng = "cuda";           ///< "cuda" (Philox) or "cpu" (torch's CPU generator)
-  std::int64_t seed = -1;             ///< −1: one is chosen and reported; picture i of a batch is the picture of seed + i
+  std::string rng = "cuda";  ///< "cuda" (Philox) or "cpu" (torch's CPU generator)
+  std::int64_t seed = -1;    ///< −1: one is chosen and reported; picture i of a batch is the picture of seed + i
   int batch = 1;
-  int clip_skip = 1;                  ///< 1: last layer, 2: the one before
-  std::string emphasis = "mean";      ///< "mean": mean restored after weighting; "none": weights alone
+  int clip_skip = 1;              ///< 1: last layer, 2: the one before
+  std::string emphasis = "mean";  ///< "mean": mean restored after weighting; "none": weights alone
 };
 
 /// What happens now. Called from the thread that called `generate`, at block ends at most.
 struct Progress {
-  std::string stage;                  ///< "load", "encode", "denoise", "decode"
-  int done = 0, total = 0;            ///< steps (denoise) or blocks
-  double elapsed_s = 0, eta_s = 0;    ///< of the whole request; eta 0 while unknown
-  double link_bytes_per_s = 0;        ///< of late
+  std::string stage;                ///< "load", "encode", "denoise", "decode"
+  int done = 0, total = 0;          ///< steps (denoise) or blocks
+  double elapsed_s = 0, eta_s = 0;  ///< of the whole request; eta 0 while unknown
+  double link_bytes_per_s = 0;      ///< of late
 };
 using ProgressFunction = std::function<void(const Progress&)>;
 
@@ -77,37 +78,37 @@ using ProgressFunction = std::function<void(const Progress&)>;
 struct BlockPlace {
   std::string name;
   Bytes weights = 0;
-  std::string place;                  ///< "resident", "streamed", "mapped", "none" (no weights)
-  std::string why;                    ///< a few words
+  std::string place;  ///< "resident", "streamed", "mapped", "none" (no weights)
+  std::string why;    ///< a few words
 };
 
 /// A stage's plan, for people and scripts.
 struct StageReport {
-  std::string name;                   ///< "encode", "denoise", "decode"
+  std::string name;  ///< "encode", "denoise", "decode"
   std::string component;
   int lanes = 1, sweeps = 1;
-  Bytes weights = 0;                  ///< all its blocks
-  Bytes resident = 0;                 ///< of those, kept on the device
+  Bytes weights = 0;                          ///< all its blocks
+  Bytes resident = 0;                         ///< of those, kept on the device
   Bytes slots = 0, state = 0, workspace = 0;  ///< peaks of each kind on its own
-  Bytes transient = 0;                ///< slots, state and workspace packed together
-  Bytes bytes_per_sweep = 0;          ///< over the link, steady
-  int in_flight = 1;                  ///< streamed blocks holding memory at once
-  double step_s = 0;                  ///< predicted steady sweep
+  Bytes transient = 0;                        ///< slots, state and workspace packed together
+  Bytes bytes_per_sweep = 0;                  ///< over the link, steady
+  int in_flight = 1;                          ///< streamed blocks holding memory at once
+  double step_s = 0;                          ///< predicted steady sweep
   double roofline_s = 0;
-  Bytes lower_bound = 0;              ///< max over blocks of weights + workspace + live state, from the declarations
+  Bytes lower_bound = 0;  ///< max over blocks of weights + workspace + live state, from the declarations
   std::vector<BlockPlace> blocks;
 };
 
 /// A whole request's plan.
 struct PlanReport {
   std::string device;
-  Bytes budget = 0;                   ///< bytes allowed, backend included; 0 with `unlimited`
+  Bytes budget = 0;  ///< bytes allowed, backend included; 0 with `unlimited`
   bool unlimited = false;
-  Bytes backend = 0;                  ///< the backend's own account, inside the budget
-  Bytes planned = 0;                  ///< arena + backend: what will be taken
-  Bytes smallest = 0;                 ///< smallest budget that works, to the byte; every larger one works too
-  Bytes full = 0;                     ///< budget from which nothing moves in a second request
-  Bytes model_bytes = 0;              ///< all components' device images
+  Bytes backend = 0;      ///< the backend's own account, inside the budget
+  Bytes planned = 0;      ///< arena + backend: what will be taken
+  Bytes smallest = 0;     ///< smallest budget that works, to the byte; every larger one works too
+  Bytes full = 0;         ///< budget from which nothing moves in a second request
+  Bytes model_bytes = 0;  ///< all components' device images
   int width = 0, height = 0;
   std::vector<StageReport> stages;
 };
@@ -116,30 +117,30 @@ struct PlanReport {
 struct StageRun {
   std::string name;
   int sweeps = 0;
-  double seconds = 0;                 ///< device clock (virtual on the simulated device)
-  double step_s = 0;                  ///< median sweep after the first
-  double wait_s = 0;                  ///< compute waiting for copies, all sweeps
-  Bytes copied = 0;                   ///< over the link, all sweeps
-  Bytes copied_steady = 0;            ///< by the last sweep
-  int plans_built = 0;                ///< 0 when the plan came from the cache
+  double seconds = 0;       ///< device clock (virtual on the simulated device)
+  double step_s = 0;        ///< median sweep after the first
+  double wait_s = 0;        ///< compute waiting for copies, all sweeps
+  Bytes copied = 0;         ///< over the link, all sweeps
+  Bytes copied_steady = 0;  ///< by the last sweep
+  int plans_built = 0;      ///< 0 when the plan came from the cache
 };
 
 struct Picture {
   int width = 0, height = 0;
-  std::vector<std::uint8_t> rgb;      ///< 3 × width × height, rows from the top
-  std::vector<float> latent;          ///< [W, H, C] f32, as the sampler left it
+  std::vector<std::uint8_t> rgb;  ///< 3 × width × height, rows from the top
+  std::vector<float> latent;      ///< [W, H, C] f32, as the sampler left it
   std::int64_t seed = 0;
-  std::string parameters;             ///< the customary text for PNG files
+  std::string parameters;  ///< the customary text for PNG files
 };
 
 struct Generated {
   std::vector<Picture> pictures;
   PlanReport plan;
   std::vector<StageRun> runs;
-  Bytes ledger_peak = 0;              ///< highest leased + backend bytes on the device
+  Bytes ledger_peak = 0;  ///< highest leased + backend bytes on the device
   Bytes device_limit = 0;
-  Bytes bytes_read = 0;               ///< from files by this request
-  double seconds = 0;                 ///< wall clock
+  Bytes bytes_read = 0;  ///< from files by this request
+  double seconds = 0;    ///< wall clock
 };
 
 /// Holds one model on one device. Threads: one request at a time; open several engines for more.
@@ -164,12 +165,12 @@ struct ComponentSummary {
   std::vector<std::pair<std::string, Bytes>> dtypes;      ///< file bytes by stored type
   std::size_t tensors = 0;
   Bytes bytes = 0;
-  std::vector<std::string> missing;                       ///< weights the architecture needs and the file lacks
+  std::vector<std::string> missing;  ///< weights the architecture needs and the file lacks
 };
 struct FileSummary {
   std::string path, format;
   Bytes bytes = 0;
-  std::string architecture;                               ///< "stable-diffusion-v1", or "unknown"
+  std::string architecture;  ///< "stable-diffusion-v1", or "unknown"
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<ComponentSummary> components;
   std::vector<std::string> ignored, unused, warnings;
@@ -182,7 +183,7 @@ struct DeviceSummary {
   Bytes total = 0, free = 0;
   bool memory_known = true;
   Bytes alignment = 0, max_buffer = 0;
-  std::string note;                                       ///< e.g. that an NVIDIA card is reached through Vulkan only
+  std::string note;  ///< e.g. that an NVIDIA card is reached through Vulkan only
 };
 /// The devices this build reaches.
 std::vector<DeviceSummary> devices();

@@ -23,8 +23,9 @@ bool checked_mul(Bytes a, Bytes b, Bytes& out) {
 
 Result<Bytes> parse_bytes(std::string_view text) {
   const auto refuse = [&] {
-    return fail(Code::invalid_argument,
-                fmt::format("'{}' is no size: write a number with B, KiB, MiB, GiB, TiB, KB, MB, GB or TB, for example 6GiB", text));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("'{}' is no size: write a number with B, KiB, MiB, GiB, TiB, KB, MB, GB or TB, for example 6GiB", text));
   };
   std::size_t end = 0;
   bool point = false;

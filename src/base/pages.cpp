@@ -52,13 +52,13 @@ Result<Pages> Pages::map(Bytes size) {
   if (size == 0 || size > std::numeric_limits<std::size_t>::max() - page_size())
     return fail(Code::io, "cannot map " + std::to_string(size) + " bytes of memory", size);
   const auto whole = static_cast<std::size_t>(align_up(size, page_size()));
-  void* data = ::operator new (whole, std::align_val_t{4096}, std::nothrow);
+  void* data = ::operator new(whole, std::align_val_t{4096}, std::nothrow);
   if (!data) return fail(Code::io, "cannot get " + format_bytes(size) + " of memory", size);
   std::fill_n(static_cast<std::byte*>(data), whole, std::byte{0});
   return Pages{static_cast<std::byte*>(data), size};
 }
 
-Pages::~Pages() { ::operator delete (data_, std::align_val_t{4096}); }
+Pages::~Pages() { ::operator delete(data_, std::align_val_t{4096}); }
 
 Status Pages::allow() const { return {}; }
 Status Pages::forbid() const { return fail(Code::unsupported, "memory cannot be made untouchable on this system"); }

@@ -54,14 +54,14 @@ inline tl::unexpected<Error> fail_while(std::string_view doing, Error error) {
 #define SLUICE_CONCAT(a, b) SLUICE_CONCAT_INNER(a, b)
 
 /// Returns the error of `expr` (a Status or Result) from the enclosing function, if it has one.
-#define SLUICE_TRY(expr)                                                              \
-  do {                                                                                \
+#define SLUICE_TRY(expr)                                                                             \
+  do {                                                                                               \
     if (auto try_result = (expr); !try_result) return ::sluice::fail(std::move(try_result).error()); \
   } while (false)
 
 /// `SLUICE_ASSIGN(auto x, expr)`: x is the value of `expr`, or its error is returned.
 #define SLUICE_ASSIGN(decl, expr) SLUICE_ASSIGN_INNER(SLUICE_CONCAT(try_result_, __LINE__), decl, expr)
-#define SLUICE_ASSIGN_INNER(tmp, decl, expr)                      \
-  auto tmp = (expr);                                              \
-  if (!tmp) return ::sluice::fail(std::move(tmp).error());        \
+#define SLUICE_ASSIGN_INNER(tmp, decl, expr)               \
+  auto tmp = (expr);                                       \
+  if (!tmp) return ::sluice::fail(std::move(tmp).error()); \
   decl = std::move(tmp).value()

@@ -19,8 +19,8 @@ struct Built {
   int nodes = 0;
 };
 
-Result<Built> build_once(const Block& block, const std::vector<ValueFacts>& values, const BlockLayout& layout, const Variants& variants,
-                         std::size_t context_bytes, std::size_t graph_size) {
+Result<Built> build_once(const Block& block, const std::vector<ValueFacts>& values, const BlockLayout& layout,
+                         const Variants& variants, std::size_t context_bytes, std::size_t graph_size) {
   Built built;
   built.graph.context.reset(ggml_init({context_bytes, nullptr, /*no_alloc=*/true}));
   ggml_context* context = built.graph.context.get();
@@ -30,7 +30,8 @@ Result<Built> build_once(const Block& block, const std::vector<ValueFacts>& valu
     const auto& t = layout.tensors[i];
     Shape ne{1, 1, 1, 1};
     std::copy(t.shape.begin(), t.shape.end(), ne.begin());
-    ggml_tensor* tensor = ggml_new_tensor(context, t.type, static_cast<int>(std::max<std::size_t>(t.shape.size(), 1)), ne.data());
+    ggml_tensor* tensor =
+        ggml_new_tensor(context, t.type, static_cast<int>(std::max<std::size_t>(t.shape.size(), 1)), ne.data());
     ggml_set_name(tensor, block.weights[i].name.c_str());
     g.weights.push_back(tensor);
   }
@@ -49,10 +50,12 @@ Result<Built> build_once(const Block& block, const std::vector<ValueFacts>& valu
 
 Status check_block(const Block& block, const BlockGraph& g, const Device& device) {
   const auto refuse = [&](const char* what, const ggml_tensor* t) {
-    return fail(Code::invalid_argument, fmt::format("block {}: {} ({} {})", block.name, what, ggml_op_desc(t), ggml_get_name(t)));
+    return fail(Code::invalid_argument,
+                fmt::format("block {}: {} ({} {})", block.name, what, ggml_op_desc(t), ggml_get_name(t)));
   };
   if (g.outputs.size() != block.outputs.size())
-    return fail(Code::invalid_argument, fmt::format("block {} declares {} outputs and makes {}", block.name, block.outputs.size(), g.outputs.size()));
+    return fail(Code::invalid_argument,
+                fmt::format("block {} declares {} outputs and makes {}", block.name, block.outputs.size(), g.outputs.size()));
   std::unordered_set<const ggml_tensor*> known(g.weights.begin(), g.weights.end());
   known.insert(g.inputs.begin(), g.inputs.end());
   for (int i = 0; i < ggml_graph_n_nodes(g.graph); ++i) {
@@ -63,8 +66,9 @@ Status check_block(const Block& block, const BlockGraph& g, const Device& device
       if (!known.count(src) && !known.count(root)) return refuse("a leaf is neither weight nor input of", node);
     }
     if (!device.supports(node)) {
-      return fail(Code::unsupported, fmt::format("block {}: device {} cannot run {} on {}", block.name, device.info().name, ggml_op_desc(node),
-                                                 ggml_type_name(node->src[0] ? node->src[0]->type : node->type)));
+      return fail(Code::unsupported,
+                  fmt::format("block {}: device {} cannot run {} on {}", block.name, device.info().name, ggml_op_desc(node),
+                              ggml_type_name(node->src[0] ? node->src[0]->type : node->type)));
     }
     known.insert(node);
   }
@@ -79,10 +83,12 @@ Status check_block(const Block& block, const BlockGraph& g, const Device& device
 
 }  // namespace
 
-Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape, const std::function<const BlockLayout&(std::size_t)>& layout,
-                             const Variants& variants, const Device& device) {
+Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
+                             const std::function<const BlockLayout&(std::size_t)>& layout, const Variants& variants,
+                             const Device& device) {
   if (shape.inputs.size() != model.inputs.size())
-    return fail(Code::invalid_argument, fmt::format("{} has {} inputs, the lane gives {}", model.name, model.inputs.size(), shape.inputs.size()));
+    return fail(Code::invalid_argument,
+                fmt::format("{} has {} inputs, the lane gives {}", model.name, model.inputs.size(), shape.inputs.size()));
   LaneGraph lane;
   lane.values.resize(model.values);
   std::vector<bool> written(model.values, false);
@@ -107,13 +113,15 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape, const s
       SLUICE_TRY(check_block(block, counted.graph, device));
       // Leaves (weights, inputs) and view sources enter the graph's tables beside the nodes.
       graph_size = static_cast<std::size_t>(counted.nodes) + block.weights.size() + block.inputs.size() + 8;
-      context_bytes = counted.used - ggml_graph_overhead_custom(kScratchTensors, false) + ggml_graph_overhead_custom(graph_size, false) + 1024;
+      context_bytes = counted.used - ggml_graph_overhead_custom(kScratchTensors, false) +
+                      ggml_graph_overhead_custom(graph_size, false) + 1024;
     }
     SLUICE_ASSIGN(Built built, build_once(block, lane.values, layout(b), variants, context_bytes, graph_size));
     for (std::size_t i = 0; i < block.outputs.size(); ++i) {
       auto& facts = lane.values[block.outputs[i].id];
       const ggml_tensor* t = built.graph.outputs[i];
-      if (written[block.outputs[i].id]) return fail(Code::invalid_argument, fmt::format("block {} writes a value twice", block.name));
+      if (written[block.outputs[i].id])
+        return fail(Code::invalid_argument, fmt::format("block {} writes a value twice", block.name));
       written[block.outputs[i].id] = true;
       std::copy(std::begin(t->ne), std::end(t->ne), facts.shape.begin());
       facts.type = t->type;

@@ -24,19 +24,19 @@ struct LaneShape {
 /// One block's graph for one lane: metadata only, no memory until it is bound.
 struct BlockGraph {
   ggml_context_ptr context;
-  ggml_cgraph* graph = nullptr;        ///< inside `context`
-  std::vector<ggml_tensor*> weights;   ///< parallel to Block::weights
-  std::vector<ggml_tensor*> inputs;    ///< parallel to Block::inputs
-  std::vector<ggml_tensor*> outputs;   ///< parallel to Block::outputs
+  ggml_cgraph* graph = nullptr;       ///< inside `context`
+  std::vector<ggml_tensor*> weights;  ///< parallel to Block::weights
+  std::vector<ggml_tensor*> inputs;   ///< parallel to Block::inputs
+  std::vector<ggml_tensor*> outputs;  ///< parallel to Block::outputs
 };
 
 /// What is known of a state tensor from the graphs: its shape, who writes it and who reads it last.
 struct ValueFacts {
   Shape shape{1, 1, 1, 1};
   ggml_type type = GGML_TYPE_F32;
-  Bytes size = 0;          ///< the buffer type's alloc size
-  int written_by = -1;     ///< block; -1: the host
-  int last_read_by = -1;   ///< block; the last block for model outputs (the host reads them after the sweep)
+  Bytes size = 0;         ///< the buffer type's alloc size
+  int written_by = -1;    ///< block; -1: the host
+  int last_read_by = -1;  ///< block; the last block for model outputs (the host reads them after the sweep)
   bool once_per_lane = false;
   bool used = false;
 };
@@ -47,11 +47,13 @@ struct LaneGraph {
   std::vector<ValueFacts> values;  ///< by Value::id
 };
 
-/// Builds every block's graph for the given input shapes; shapes flow from block to block. Pure on its arguments; nothing is allocated
-/// on a device. Each context is as large as its graph needs (capacity is counted in a first pass, never guessed).
-/// Errors: invalid_argument where a block breaks its promises (an output that is a view, an input or not contiguous; a value read
-/// before it is written; a leaf that is neither weight nor input), unsupported when the device lacks an operation (names block and node).
-Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape, const std::function<const BlockLayout&(std::size_t)>& layout,
-                             const Variants& variants, const Device& device);
+/// Builds every block's graph for the given input shapes; shapes flow from block to block. Pure on its arguments; nothing is
+/// allocated on a device. Each context is as large as its graph needs (capacity is counted in a first pass, never guessed).
+/// Errors: invalid_argument where a block breaks its promises (an output that is a view, an input or not contiguous; a value
+/// read before it is written; a leaf that is neither weight nor input), unsupported when the device lacks an operation (names
+/// block and node).
+Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
+                             const std::function<const BlockLayout&(std::size_t)>& layout, const Variants& variants,
+                             const Device& device);
 
 }  // namespace sluice

@@ -19,8 +19,9 @@ Bytes resident_limit(Bytes arena, Bytes reserved, Bytes transient) {
 
 // Address for each resident block, from the arena's far end; false when they do not all fit above `floor`.
 // Blocks used in place come off the budget, not the arena.
-bool place_residents(std::vector<StagePlacement>& stages, std::span<const StageNeed> needs, const std::vector<std::size_t>& order, Address floor,
-                     Bytes arena, std::vector<std::vector<bool>>& in_place) {
+bool place_residents(std::vector<StagePlacement>& stages, std::span<const StageNeed> needs,
+                     const std::vector<std::size_t>& order, Address floor, Bytes arena,
+                     std::vector<std::vector<bool>>& in_place) {
   FreeRanges free(floor, arena, needs[0].cost.chunk);
   for (const std::size_t s : order) {
     auto& stage = stages[s];
@@ -68,7 +69,8 @@ Result<RequestPlan> plan_all_resident(std::span<const StageNeed> needs, Bytes bu
   }
   std::vector<std::size_t> order(needs.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return needs[a].cost.sweeps > needs[b].cost.sweeps; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return needs[a].cost.sweeps > needs[b].cost.sweeps; });
   const Bytes transient = transient_of(plan.stages);
   Bytes physical = 0;
   for (std::size_t s = 0; s < needs.size(); ++s) {
@@ -123,7 +125,8 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
 
   std::vector<std::size_t> order(needs.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return needs[a].cost.sweeps > needs[b].cost.sweeps; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return needs[a].cost.sweeps > needs[b].cost.sweeps; });
 
   // An arena that is there already and large enough is kept, so that residents keep their places from request to request.
   const Bytes total = std::min(budget, std::max(full, arena)) & ~(alignment - 1);
@@ -133,8 +136,8 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
     plan.smallest = smallest;
     plan.full = full;
     plan.stages.resize(needs.size());
-    Bytes kept = 0;            // resident bytes chosen so far
-    Bytes highest = 0;         // largest transient zone so far
+    Bytes kept = 0;     // resident bytes chosen so far
+    Bytes highest = 0;  // largest transient zone so far
     for (const std::size_t s : order) {
       const StageNeed& need = needs[s];
       const Bytes own = least[s];

@@ -22,9 +22,9 @@ struct StagePlacement {
   std::vector<WeightPlace> places;  ///< per block
 };
 
-/// A whole request planned at once: all stages share one arena. Transient zones start at address 0; residents of all components lie
-/// towards the far end, each at an address of its own, so a stage whose transient zone is larger than what the residents leave takes
-/// just the nearest ones' places.
+/// A whole request planned at once: all stages share one arena. Transient zones start at address 0; residents of all components
+/// lie towards the far end, each at an address of its own, so a stage whose transient zone is larger than what the residents
+/// leave takes just the nearest ones' places.
 struct RequestPlan {
   std::vector<StagePlacement> stages;
   Bytes arena = 0;     ///< bytes to allocate
@@ -36,9 +36,9 @@ struct RequestPlan {
 /// Smallest budget for these stages: the largest of their smallest transient zones. Exact.
 Bytes smallest_budget(std::span<const StageNeed> stages);
 
-/// Plans a request in `budget` bytes (backend account already taken off). The stage that sweeps most chooses first; stages that sweep
-/// once stream, and keep between requests what fits beside. `arena`: the size of one that exists already (0: none); it is kept when it is large enough and allowed.
-/// Pure. Errors: over_budget with needed = smallest; whatever plan_stage refuses.
+/// Plans a request in `budget` bytes (backend account already taken off). The stage that sweeps most chooses first; stages that
+/// sweep once stream, and keep between requests what fits beside. `arena`: the size of one that exists already (0: none); it is
+/// kept when it is large enough and allowed. Pure. Errors: over_budget with needed = smallest; whatever plan_stage refuses.
 Result<RequestPlan> plan_request(std::span<const StageNeed> stages, Bytes budget, Bytes arena, const PlanOptions& options);
 
 }  // namespace sluice

@@ -10,7 +10,11 @@ namespace {
 constexpr std::size_t kCachedPlans = 4;
 }  // namespace
 
-Session::Session(Device& device, WeightStore& store, SessionOptions options) : device_(device), store_(store), options_(std::move(options)) {
+Session::Session(Device& device, WeightStore& store, SessionOptions options)
+    : device_(device),
+      store_(store),
+      options_(std::move(options)),
+      variants_(options_.variants.value_or(variants_for(ggml_backend_buft_get_device(device.buffer_type())))) {
   device_.ledger().set_limit(options_.budget);
 }
 
@@ -49,7 +53,7 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
   std::vector<StageNeed> needs;
   std::vector<ggml_cgraph*> graphs;
   for (const auto& spec : specs) {
-    auto stage = Stage::build(spec, store_, device_, options_.variants);
+    auto stage = Stage::build(spec, store_, device_, variants_);
     if (!stage) return fail(std::move(stage).error());
     StageNeed need{stage->cost(), spec.component, {}};
     for (std::uint32_t b = 0; b < stage->blocks(); ++b) need.mappable.push_back(store_.mappable({spec.component, b}));
@@ -82,7 +86,8 @@ Status Session::bind(Prepared& prepared) {
   if (prepared.arena_seen != 0) return {};
   if (!arena_ || arena_->size() < prepared.plan.arena ||
       (options_.budget && arena_->size() + prepared.plan.mapped + prepared.backend > *options_.budget)) {
-    if (arena_) options_.log(LogLevel::info, "arena: {} becomes {}", format_bytes(arena_->size()), format_bytes(prepared.plan.arena));
+    if (arena_)
+      options_.log(LogLevel::info, "arena: {} becomes {}", format_bytes(arena_->size()), format_bytes(prepared.plan.arena));
     // Stages bound in the old arena go with it.
     std::erase_if(cache_, [&](const auto& p) { return p.get() != &prepared; });
     for_each_block([&](BlockId id) { store_.give_up(id); });
@@ -93,8 +98,10 @@ Status Session::bind(Prepared& prepared) {
     arena_.emplace(std::move(*arena));
     ++counters_.arenas_opened;
   }
-  // What another plan uses in place is booked; this plan may need those bytes for its arena, so that plan is made again when it is due.
-  if (std::any_of(cache_.begin(), cache_.end(), [&](const auto& p) { return p.get() != &prepared && p->arena_seen != 0 && p->plan.mapped > 0; })) {
+  // What another plan uses in place is booked; this plan may need those bytes for its arena, so that plan is made again when it
+  // is due.
+  if (std::any_of(cache_.begin(), cache_.end(),
+                  [&](const auto& p) { return p.get() != &prepared && p->arena_seen != 0 && p->plan.mapped > 0; })) {
     std::erase_if(cache_, [&](const auto& p) { return p.get() != &prepared && p->plan.mapped > 0; });
     for_each_block([&](BlockId id) {
       if (!store_.resident(id)) store_.give_up(id);
@@ -132,7 +139,8 @@ void Session::lend(const Prepared& prepared, std::size_t s) {
   Bytes weights = 0;
   for (const auto& stage : prepared.plan.stages) {
     for (std::size_t b = 0; b < stage.places.size(); ++b) {
-      if (stage.places[b].kind == WeightPlace::Kind::resident) weights += prepared.stages[static_cast<std::size_t>(&stage - prepared.plan.stages.data())].cost().blocks[b].weights;
+      if (stage.places[b].kind == WeightPlace::Kind::resident)
+        weights += prepared.stages[static_cast<std::size_t>(&stage - prepared.plan.stages.data())].cost().blocks[b].weights;
     }
   }
   // Slots, state and workspace share bytes over time; shared bytes are booked once, in this order.
@@ -154,7 +162,8 @@ Result<std::unique_ptr<SweepRunner>> Session::begin(Prepared& prepared, std::siz
   Stage& stage = prepared.stages[s];
   const StagePlacement& placement = prepared.plan.stages[s];
   const auto give_up = [&](BlockId id, const char* why) {
-    options_.log(LogLevel::debug, "give up {} of {}: {}", store_.model(id.component).blocks[id.block].name, store_.model(id.component).name, why);
+    options_.log(LogLevel::debug, "give up {} of {}: {}", store_.model(id.component).blocks[id.block].name,
+                 store_.model(id.component).name, why);
     counters_.given_up += store_.layout(id).size;
     store_.give_up(id);
   };
@@ -166,10 +175,12 @@ Result<std::unique_ptr<SweepRunner>> Session::begin(Prepared& prepared, std::siz
     const auto at = store_.resident(id);
     if (at && (place.kind != WeightPlace::Kind::resident || *at != place.address)) give_up(id, "the plan places it elsewhere");
     if (place.kind != WeightPlace::Kind::resident || store_.resident(id)) continue;
-    for (const BlockId other : store_.residents_in(place.address, place.address + store_.layout(id).size)) give_up(other, "its place is taken");
+    for (const BlockId other : store_.residents_in(place.address, place.address + store_.layout(id).size))
+      give_up(other, "its place is taken");
   }
   lend(prepared, s);
-  return std::make_unique<SweepRunner>(device_, store_, stage, staging_ ? staging_->bytes() : std::span<std::byte>{}, stage.spec().sweeps, cancel);
+  return std::make_unique<SweepRunner>(device_, store_, stage, staging_ ? staging_->bytes() : std::span<std::byte>{},
+                                       stage.spec().sweeps, cancel);
 }
 
 void Session::end() {

@@ -16,7 +16,7 @@ namespace sluice {
 struct SessionOptions {
   std::optional<Bytes> budget;  ///< device bytes, backend account included; none: unlimited
   PlanOptions plan;
-  Variants variants;
+  std::optional<Variants> variants;  ///< none: the device's own table
   LogSink log;
 };
 
@@ -25,13 +25,14 @@ struct Prepared {
   std::vector<StageSpec> specs;
   std::vector<Stage> stages;
   RequestPlan plan;
-  Bytes backend = 0;      ///< measured, margin included
-  Bytes arena_seen = 0;   ///< arena size the stages are bound in; 0: not bound
+  Bytes backend = 0;                     ///< measured, margin included
+  Bytes arena_seen = 0;                  ///< arena size the stages are bound in; 0: not bound
   std::vector<WeightStore::Hold> holds;  ///< the components whose tensors the graphs refer to stay registered
 };
 
 /// Runs stages of one weight store on one device: owns the arena, keeps plans by shapes, makes room between stages.
-/// Threads: one. After any error the ledger holds what it held before the request (arena and residents), and the next request works.
+/// Threads: one. After any error the ledger holds what it held before the request (arena and residents), and the next request
+/// works.
 class Session {
  public:
   Session(Device& device, WeightStore& store, SessionOptions options);
@@ -57,6 +58,8 @@ class Session {
   };
   Counters counters() const { return counters_; }
   const SessionOptions& options() const { return options_; }
+  /// The operator variants every graph is built with.
+  const Variants& variants() const { return variants_; }
   /// A new budget applies from the next `prepare` on; cached plans for other budgets are forgotten.
   void set_budget(std::optional<Bytes> budget);
 
@@ -67,6 +70,7 @@ class Session {
   Device& device_;
   WeightStore& store_;
   SessionOptions options_;
+  Variants variants_;
   std::optional<Arena> arena_;
   std::vector<std::unique_ptr<Prepared>> cache_;  // most recently used last
   std::vector<Lease> lent_;

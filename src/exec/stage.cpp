@@ -52,7 +52,8 @@ Result<Stage> Stage::build(StageSpec spec, WeightStore& store, Device& device, c
       } else {
         // The host writes inputs before the sweep and reads outputs after it, for all lanes.
         s.from = facts.written_by < 0 ? 0 : tick(facts.written_by);
-        const bool output = std::any_of(stage.model_->outputs.begin(), stage.model_->outputs.end(), [&](Value o) { return o.id == v; });
+        const bool output =
+            std::any_of(stage.model_->outputs.begin(), stage.model_->outputs.end(), [&](Value o) { return o.id == v; });
         s.to = output ? last_tick : tick(facts.last_read_by);
       }
       cost.state.push_back(s);
@@ -71,7 +72,9 @@ Bytes Stage::lower_bound() const {
       const int tick = static_cast<int>(b) * lanes + l;
       Bytes live = 0;
       for (const auto& s : cost_.state) live += s.from <= tick && tick <= s.to ? s.size : 0;
-      worst = std::max(worst, cost_.blocks[b].weights + align_up(workspaces_[static_cast<std::size_t>(l) * blocks() + b].size, cost_.alignment) + live);
+      worst =
+          std::max(worst, cost_.blocks[b].weights +
+                              align_up(workspaces_[static_cast<std::size_t>(l) * blocks() + b].size, cost_.alignment) + live);
     }
   }
   return worst;
@@ -135,20 +138,26 @@ Status Stage::bind(const StagePlan& plan, std::vector<WeightPlace> places, const
             SLUICE_TRY(arena.bind(g.weights[w], places_[b].address + store.layout(id).tensors[w].offset));
           }
         }
-        for (std::size_t i = 0; i < g.inputs.size(); ++i) SLUICE_TRY(arena.bind(g.inputs[i], state_address[l][block.inputs[i].id]));
-        for (std::size_t i = 0; i < g.outputs.size(); ++i) SLUICE_TRY(arena.bind(g.outputs[i], state_address[l][block.outputs[i].id]));
-        for (const auto& node : workspaces_[l * blocks() + b].nodes) SLUICE_TRY(arena.bind(node.tensor, plan_.workspace[b] + node.offset));
+        for (std::size_t i = 0; i < g.inputs.size(); ++i)
+          SLUICE_TRY(arena.bind(g.inputs[i], state_address[l][block.inputs[i].id]));
+        for (std::size_t i = 0; i < g.outputs.size(); ++i)
+          SLUICE_TRY(arena.bind(g.outputs[i], state_address[l][block.outputs[i].id]));
+        for (const auto& node : workspaces_[l * blocks() + b].nodes)
+          SLUICE_TRY(arena.bind(node.tensor, plan_.workspace[b] + node.offset));
         for (int i = 0; i < ggml_graph_n_nodes(g.graph); ++i) {
           ggml_tensor* node = ggml_graph_node(g.graph, i);
           for (ggml_tensor* t : node->src) {
-            if (t && t->view_src && !t->buffer && ggml_backend_view_init(t) != GGML_STATUS_SUCCESS) return fail(Code::device_failed, "a view was refused");
+            if (t && t->view_src && !t->buffer && ggml_backend_view_init(t) != GGML_STATUS_SUCCESS)
+              return fail(Code::device_failed, "a view was refused");
           }
-          if (node->view_src && !node->buffer && ggml_backend_view_init(node) != GGML_STATUS_SUCCESS) return fail(Code::device_failed, "a view was refused");
+          if (node->view_src && !node->buffer && ggml_backend_view_init(node) != GGML_STATUS_SUCCESS)
+            return fail(Code::device_failed, "a view was refused");
           if (!node->buffer) return fail(Code::invalid_argument, fmt::format("node {} has no place", ggml_op_desc(node)));
         }
         return {};
       };
-      if (auto done = bind_all(); !done) return fail_while(fmt::format("{}, block {}", spec_.name, block.name), std::move(done).error());
+      if (auto done = bind_all(); !done)
+        return fail_while(fmt::format("{}, block {}", spec_.name, block.name), std::move(done).error());
     }
   }
   bound_ = true;

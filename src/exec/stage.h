@@ -11,7 +11,7 @@ namespace sluice {
 
 /// A model to be swept: which component, how its lanes look, how often.
 struct StageSpec {
-  std::string name;            ///< "encode", "denoise", "decode"
+  std::string name;  ///< "encode", "denoise", "decode"
   ComponentId component = 0;
   std::vector<LaneShape> lanes;
   int sweeps = 1;
@@ -76,12 +76,12 @@ class Stage {
   std::vector<LaneGraph> lanes_;
   std::vector<WorkspaceLayout> workspaces_;  // [lane × blocks + block]
   StageCost cost_;
-  std::vector<StateRef> state_;              // parallel to cost_.state
+  std::vector<StateRef> state_;  // parallel to cost_.state
   bool bound_ = false;
-  const Arena* arena_ = nullptr;             // borrowed from the session that bound the stage
+  const Arena* arena_ = nullptr;  // borrowed from the session that bound the stage
   StagePlan plan_;
   std::vector<WeightPlace> places_;
-  ggml_context_ptr own_context_;             // image and value tensors
+  ggml_context_ptr own_context_;  // image and value tensors
   std::vector<ggml_tensor*> images_;
   std::vector<std::vector<ggml_tensor*>> values_;
   std::vector<std::vector<Dead>> dead_;

@@ -11,7 +11,8 @@ namespace {
 constexpr std::chrono::milliseconds kCancelPoll{20};
 }  // namespace
 
-SweepRunner::SweepRunner(Device& device, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps, const CancelToken& cancel)
+SweepRunner::SweepRunner(Device& device, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps,
+                         const CancelToken& cancel)
     : device_(device), store_(store), stage_(stage), staging_(staging), sweeps_(sweeps), cancel_(cancel) {
   const std::size_t n = stage.blocks();
   block_end_.assign(2 * n, 0);
@@ -95,7 +96,9 @@ void SweepRunner::link_loop() {
 
 Result<Moment> SweepRunner::copy(const Job& job, Moment not_before) {
   const BlockId id{stage_.spec().component, job.block};
-  const auto doing = [&] { return fmt::format("{}, copying block {}", stage_.spec().name, stage_.model().blocks[job.block].name); };
+  const auto doing = [&] {
+    return fmt::format("{}, copying block {}", stage_.spec().name, stage_.model().blocks[job.block].name);
+  };
   auto image = store_.fetch(id, staging_, stop_copies_);
   if (!image) return fail_while(doing(), std::move(image).error());
   const BlockLayout& layout = store_.layout(id);
@@ -106,7 +109,8 @@ Result<Moment> SweepRunner::copy(const Job& job, Moment not_before) {
   }
   Moment end = not_before;
   for (std::size_t w = 0; w < layout.tensors.size(); ++w) {
-    auto r = device_.set(stage_.weight_tensors(job.block)[w], 0, image->subspan(layout.tensors[w].offset, layout.tensors[w].size), end, stop_copies_);
+    auto r = device_.set(stage_.weight_tensors(job.block)[w], 0,
+                         image->subspan(layout.tensors[w].offset, layout.tensors[w].size), end, stop_copies_);
     if (!r) return fail_while(doing(), std::move(r).error());
     end = *r;
   }
@@ -122,7 +126,8 @@ Status SweepRunner::write(std::size_t lane, Value input, std::span<const std::by
   ggml_tensor* t = stage_.value_tensor(lane, input);
   if (!t) return {};  // an input that no block of this model reads
   if (ggml_nbytes(t) != data.size())
-    return fail(Code::invalid_argument, fmt::format("{}: an input of {} bytes was given {}", stage_.spec().name, ggml_nbytes(t), data.size()));
+    return fail(Code::invalid_argument,
+                fmt::format("{}: an input of {} bytes was given {}", stage_.spec().name, ggml_nbytes(t), data.size()));
   auto end = device_.set(t, 0, data, now_, cancel_, Transfer::state);
   if (!end) return fail_while(stage_.spec().name, std::move(end).error());
   now_ = std::max(now_, *end);
@@ -132,7 +137,8 @@ Status SweepRunner::write(std::size_t lane, Value input, std::span<const std::by
 Status SweepRunner::read(std::size_t lane, Value output, std::span<std::byte> data) {
   const ggml_tensor* t = stage_.value_tensor(lane, output);
   if (!t || ggml_nbytes(t) != data.size())
-    return fail(Code::invalid_argument, fmt::format("{}: an output was asked for in {} bytes", stage_.spec().name, data.size()));
+    return fail(Code::invalid_argument,
+                fmt::format("{}: an output was asked for in {} bytes", stage_.spec().name, data.size()));
   auto end = device_.get(t, 0, data, now_);
   if (!end) return fail_while(stage_.spec().name, std::move(end).error());
   now_ = std::max(now_, *end);
@@ -161,7 +167,9 @@ Status SweepRunner::sweep(const std::function<void(int)>& on_block) {
     }
     for (std::size_t l = 0; l < static_cast<std::size_t>(stage_.cost().lanes); ++l) {
       auto end = device_.compute(stage_.graph(l, b), now_, cancel_);
-      if (!end) return fail_while(fmt::format("{}, block {}", stage_.spec().name, stage_.model().blocks[b].name), std::move(end).error());
+      if (!end)
+        return fail_while(fmt::format("{}, block {}", stage_.spec().name, stage_.model().blocks[b].name),
+                          std::move(end).error());
       now_ = std::max(now_, *end);
       for (const auto& dead : stage_.dead_after(l, b)) stage_.discard(dead.address, dead.size);
     }

@@ -15,21 +15,22 @@ namespace sluice {
 
 /// What a run of sweeps did, on the device's clock.
 struct SweepStats {
-  Moment start = 0, end = 0;            ///< of the last sweep, in ns
-  std::vector<double> sweep_s;          ///< each sweep's length
-  std::vector<Bytes> copied;            ///< bytes over the link for each sweep's blocks
-  double wait_s = 0;                    ///< compute waiting for copies, all sweeps
+  Moment start = 0, end = 0;    ///< of the last sweep, in ns
+  std::vector<double> sweep_s;  ///< each sweep's length
+  std::vector<Bytes> copied;    ///< bytes over the link for each sweep's blocks
+  double wait_s = 0;            ///< compute waiting for copies, all sweeps
   Bytes copied_total = 0;
 };
 
-/// Runs a bound stage: one link thread copies blocks in the order they are needed, across the end of one sweep into the next; the
-/// caller's thread computes all lanes of a block while its weights are there. Nothing is allocated and no plan is made in here.
-/// Lifetime: one per run of a stage; the destructor stops and joins the link thread. Use from one thread.
+/// Runs a bound stage: one link thread copies blocks in the order they are needed, across the end of one sweep into the next;
+/// the caller's thread computes all lanes of a block while its weights are there. Nothing is allocated and no plan is made in
+/// here. Lifetime: one per run of a stage; the destructor stops and joins the link thread. Use from one thread.
 class SweepRunner {
  public:
-  /// `staging`: host memory for images that are put together at each use; at least the largest image, or empty if none needs it.
-  /// `sweeps`: how many there will be, so that the last one prefetches nothing.
-  SweepRunner(Device& device, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps, const CancelToken& cancel);
+  /// `staging`: host memory for images that are put together at each use; at least the largest image, or empty if none needs
+  /// it. `sweeps`: how many there will be, so that the last one prefetches nothing.
+  SweepRunner(Device& device, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps,
+              const CancelToken& cancel);
   ~SweepRunner();
   SweepRunner(const SweepRunner&) = delete;
   SweepRunner& operator=(const SweepRunner&) = delete;
@@ -72,11 +73,11 @@ class SweepRunner {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::int64_t ended_ = 0;                   ///< blocks ended, over all sweeps
-  std::vector<Moment> block_end_;            ///< [2 × blocks], by parity of the sweep
-  std::vector<std::int64_t> copied_sweep_;   ///< per block: last sweep whose copy is complete; -1: none
-  std::vector<Moment> copy_end_;             ///< per block
-  std::vector<bool> loading_;                ///< residents that the first sweep brings; fixed after construction
+  std::int64_t ended_ = 0;                  ///< blocks ended, over all sweeps
+  std::vector<Moment> block_end_;           ///< [2 × blocks], by parity of the sweep
+  std::vector<std::int64_t> copied_sweep_;  ///< per block: last sweep whose copy is complete; -1: none
+  std::vector<Moment> copy_end_;            ///< per block
+  std::vector<bool> loading_;               ///< residents that the first sweep brings; fixed after construction
   bool stopping_ = false;
   std::optional<Error> error_;
 

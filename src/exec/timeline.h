@@ -12,7 +12,7 @@ namespace sluice {
 struct TimelineEvent {
   int sweep = 0;
   std::uint32_t block = 0;
-  double copy_start = 0, copy_end = 0;        ///< equal when nothing is copied
+  double copy_start = 0, copy_end = 0;  ///< equal when nothing is copied
   double compute_start = 0, compute_end = 0;
 };
 
@@ -22,12 +22,12 @@ struct Timeline {
   double first_step_s = 0;
 };
 
-/// Plays a plan: one link, one compute queue, copies in order, each not before its slot is free. Pure; no sleeping. The first sweep
-/// finds every slot free. Never shorter than max(compute, copied bytes ÷ rate). Cost: O(blocks × sweeps).
+/// Plays a plan: one link, one compute queue, copies in order, each not before its slot is free. Pure; no sleeping. The first
+/// sweep finds every slot free. Never shorter than max(compute, copied bytes ÷ rate). Cost: O(blocks × sweeps).
 Timeline simulate(const StageCost& stage, const StagePlan& plan, int sweeps);
 
-/// A stage's times in whole units, so that a repeating pattern repeats exactly and comparisons know no rounding. The unit is the
-/// same for every plan of a stage: 2^-40 of its compute and copy times together.
+/// A stage's times in whole units, so that a repeating pattern repeats exactly and comparisons know no rounding. The unit is
+/// the same for every plan of a stage: 2^-40 of its compute and copy times together.
 struct Durations {
   double unit_s = 0;
   std::vector<std::int64_t> compute, copy;  ///< per block; copy is 0 for blocks that are never copied
@@ -35,7 +35,8 @@ struct Durations {
 };
 Durations durations(const StageCost& stage);
 
-/// A streamed block whose slot is held from `ahead` blocks before it (0: only while it computes) to its own end, around the circle.
+/// A streamed block whose slot is held from `ahead` blocks before it (0: only while it computes) to its own end, around the
+/// circle.
 struct Prefetch {
   std::uint32_t block = 0;
   int ahead = 0;

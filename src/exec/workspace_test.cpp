@@ -416,12 +416,8 @@ TEST_CASE("place_workspace: outputs and leaves get no place, views neither; ever
 
 TEST_CASE("place_workspace: one-node graphs, also over views of inputs") {
   const std::vector<std::function<void(Sketch&)>> graphs = {
-      [](Sketch& s) {
-        s.finish(ggml_silu(s.c, s.leaf({8, 4})));
-      },
-      [](Sketch& s) {
-        s.finish(ggml_silu(s.c, ggml_reshape_1d(s.c, s.leaf({8, 4}), 32)));
-      },
+      [](Sketch& s) { s.finish(ggml_silu(s.c, s.leaf({8, 4}))); },
+      [](Sketch& s) { s.finish(ggml_silu(s.c, ggml_reshape_1d(s.c, s.leaf({8, 4}), 32))); },
       [](Sketch& s) {
         auto* x = s.leaf({8, 4});
         s.finish(ggml_cont(s.c, ggml_permute(s.c, ggml_view_2d(s.c, x, 4, 2, x->nb[1], 16), 1, 0, 2, 3)));
@@ -484,36 +480,12 @@ TEST_CASE("place_workspace: a node flagged as output is never written over") {
 TEST_CASE("place_workspace: golden sizes of full-size blocks") {
   // Planned from shapes alone. More than 5 % above: a builder or ggml got hungrier; well below: lower the number.
   const std::vector<std::pair<Named, Bytes>> golden = {
-      {{"clip-l layer, 77 tokens",
-        [](Sketch& s) {
-          clip_layer(s, {768, 77, 12, 0});
-        }},
-       1419264},
-      {{"unet resnet 320+160 to 320 at 64x64",
-        [](Sketch& s) {
-          resnet(s, {320, 0, 8, 64});
-        }},
-       48496640},
-      {{"unet transformer 320 at 64x64",
-        [](Sketch& s) {
-          spatial_transformer(s, {320, 77, 8, 64});
-        }},
-       558039552},
-      {{"unet transformer 1280 at 16x16",
-        [](Sketch& s) {
-          spatial_transformer(s, {1280, 77, 8, 16});
-        }},
-       22282240},
-      {{"decoder level 512 at 64x64",
-        [](Sketch& s) {
-          decoder_level(s, {512, 0, 1, 64});
-        }},
-       184549376},
-      {{"rotary layer 4096, 512 tokens",
-        [](Sketch& s) {
-          rotary_layer(s, {4096, 512, 32, 0});
-        }},
-       67108864},
+      {{"clip-l layer, 77 tokens", [](Sketch& s) { clip_layer(s, {768, 77, 12, 0}); }}, 1419264},
+      {{"unet resnet 320+160 to 320 at 64x64", [](Sketch& s) { resnet(s, {320, 0, 8, 64}); }}, 48496640},
+      {{"unet transformer 320 at 64x64", [](Sketch& s) { spatial_transformer(s, {320, 77, 8, 64}); }}, 558039552},
+      {{"unet transformer 1280 at 16x16", [](Sketch& s) { spatial_transformer(s, {1280, 77, 8, 16}); }}, 22282240},
+      {{"decoder level 512 at 64x64", [](Sketch& s) { decoder_level(s, {512, 0, 1, 64}); }}, 184549376},
+      {{"rotary layer 4096, 512 tokens", [](Sketch& s) { rotary_layer(s, {4096, 512, 32, 0}); }}, 67108864},
   };
   for (const auto& [graph, bytes] : golden) {
     CAPTURE(graph.name);

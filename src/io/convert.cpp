@@ -8,8 +8,8 @@
 #include <cstring>
 #include <vector>
 
-#include "io/float8.h"
 #include "base/utf8.h"
+#include "io/float8.h"
 
 namespace sluice {
 namespace {

@@ -8,8 +8,8 @@
 #include <exception>
 #include <limits>
 
-#include "io/ranges.h"
 #include "base/utf8.h"
+#include "io/ranges.h"
 
 namespace sluice {
 namespace {

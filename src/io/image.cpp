@@ -9,9 +9,9 @@
 #include <cstring>
 #include <exception>
 
+#include "base/utf8.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
-#include "base/utf8.h"
 
 namespace sluice {
 namespace {

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
-#include "io/ranges.h"
 #include "base/utf8.h"
+#include "io/ranges.h"
 
 namespace sluice {
 namespace {

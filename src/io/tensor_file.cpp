@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
-#include "base/utf8.h"
 
 namespace sluice {
 

@@ -9,12 +9,12 @@
 #include <random>
 #include <set>
 
+#include "base/utf8.h"
 #include "io/convert.h"
 #include "io/faulty_files.h"
 #include "io/memory_file.h"
 #include "io/ranges.h"
 #include "io/test_folder.h"
-#include "base/utf8.h"
 
 using namespace sluice;
 

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "base/utf8.h"
 #include "io/atomic_file.h"
 #include "io/ranges.h"
-#include "base/utf8.h"
 
 namespace sluice {
 namespace {

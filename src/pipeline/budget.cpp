@@ -19,11 +19,14 @@ Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& 
   const Bytes keep = budget.kind == Budget::Kind::leave_free ? budget.value : reserve;
   if (!memory.known) {
     if (budget.kind == Budget::Kind::automatic) return std::optional<Bytes>();
-    return fail(Code::invalid_argument, fmt::format("{} does not say how much memory it has: give the device budget as a size, for example 4GiB", device.info().name));
+    return fail(Code::invalid_argument,
+                fmt::format("{} does not say how much memory it has: give the device budget as a size, for example 4GiB",
+                            device.info().name));
   }
   const Bytes free = std::min(memory.free, memory.total);
   if (keep >= free && budget.kind == Budget::Kind::leave_free) {
-    return fail(Code::invalid_argument, fmt::format("leaving {} free on {} is impossible: {} are free now", format_bytes(keep), device.info().name, format_bytes(free)));
+    return fail(Code::invalid_argument, fmt::format("leaving {} free on {} is impossible: {} are free now", format_bytes(keep),
+                                                    device.info().name, format_bytes(free)));
   }
   return std::optional<Bytes>(free - std::min(keep, free));
 }

@@ -19,7 +19,8 @@ Result<Policy> parse_policy(const std::string& name) {
   for (const Policy p : {Policy::interleaved, Policy::first_k, Policy::all_streamed, Policy::all_resident}) {
     if (policy_name(p) == name) return p;
   }
-  return fail(Code::invalid_argument, fmt::format("policy '{}' is unknown: use interleaved, first-k, all-streamed or all-resident", name));
+  return fail(Code::invalid_argument,
+              fmt::format("policy '{}' is unknown: use interleaved, first-k, all-streamed or all-resident", name));
 }
 
 HostTier tier_of(Load load) {
@@ -88,7 +89,7 @@ class EngineImpl final : public Engine {
         p.rgb = to_rgb(drawn.pixels[i], p.width, p.height);
         p.latent = std::move(drawn.latents[i]);
         p.seed = static_cast<std::int64_t>(image_seed(static_cast<std::uint64_t>(settings.request.seed), i));
-        p.parameters = parameters_text(settings, p.seed, model_->name, hash, session_.options().variants.hash());
+        p.parameters = parameters_text(settings, p.seed, model_->name, hash, session_.variants().hash());
         out.pictures.push_back(std::move(p));
       }
       return out;
@@ -117,7 +118,8 @@ class EngineImpl final : public Engine {
     if (!now || !budget) return {};
     const LedgerReport books = device_->ledger().report();
     *now += books.total;  // what we hold ourselves is ours to use again
-    if (*now < books.total + books.backend || *now < *budget - *budget / 4 || *now > *budget + *budget / 4) session_.set_budget(now);
+    if (*now < books.total + books.backend || *now < *budget - *budget / 4 || *now > *budget + *budget / 4)
+      session_.set_budget(now);
     return {};
   }
 
@@ -134,9 +136,11 @@ class EngineImpl final : public Engine {
   }
 
   std::string refusal(const Error& e, const Settings& s) const {
-    return fmt::format("{}x{} needs {} ({} bytes) on {}, the budget is {} ({} bytes): raise --device-budget to {} or lower --width, --height or --batch",
-                       s.request.width, s.request.height, format_bytes(e.needed), e.needed, device_->info().name, format_bytes(e.available),
-                       e.available, e.needed);
+    return fmt::format(
+        "{}x{} needs {} ({} bytes) on {}, the budget is {} ({} bytes): raise --device-budget to {} or lower --width, --height "
+        "or --batch",
+        s.request.width, s.request.height, format_bytes(e.needed), e.needed, device_->info().name, format_bytes(e.available),
+        e.available, e.needed);
   }
 
   Result<std::string> hash_of_model(const CancelToken& cancel) {

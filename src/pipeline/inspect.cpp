@@ -28,9 +28,13 @@ Result<FileSummary> inspect(const std::string& path) {
     if (!part.problem.empty()) s.warnings.push_back(fmt::format("{}: {}", c.name, part.problem));
     s.components.push_back(std::move(c));
   }
-  if (d.ballast_tensors > 0) s.ignored.push_back(fmt::format("{} tensors without use here (schedules, averages, counters), {}", d.ballast_tensors, format_bytes(d.ballast_bytes)));
-  if (d.other_tensors > 0) s.unused.push_back(fmt::format("{} tensors that no component takes, {}", d.other_tensors, format_bytes(d.other_bytes)));
-  for (const auto& name : file->unknown) s.warnings.push_back(fmt::format("tensor {} has a dtype this build cannot read", name));
+  if (d.ballast_tensors > 0)
+    s.ignored.push_back(fmt::format("{} tensors without use here (schedules, averages, counters), {}", d.ballast_tensors,
+                                    format_bytes(d.ballast_bytes)));
+  if (d.other_tensors > 0)
+    s.unused.push_back(fmt::format("{} tensors that no component takes, {}", d.other_tensors, format_bytes(d.other_bytes)));
+  for (const auto& name : file->unknown)
+    s.warnings.push_back(fmt::format("tensor {} has a dtype this build cannot read", name));
   s.warnings.insert(s.warnings.end(), file->warnings.begin(), file->warnings.end());
   return s;
 }

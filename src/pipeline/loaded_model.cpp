@@ -19,7 +19,8 @@ ComponentSpec spec_of(std::string name, const Component& component) {
 
 WeightSource LoadedModel::token_table() const { return {parts.text.tokens.origin.file, parts.text.tokens.origin.tensor}; }
 
-Result<std::unique_ptr<LoadedModel>> load_model(const std::string& path, const FileSource& files, WeightStore& store, const LogSink& log) {
+Result<std::unique_ptr<LoadedModel>> load_model(const std::string& path, const FileSource& files, WeightStore& store,
+                                                const LogSink& log) {
   auto model = std::make_unique<LoadedModel>();
   model->path = path;
   model->name = std::filesystem::path(path).stem().string();

@@ -10,7 +10,8 @@ BlockPlace place_of(const Block& block, Bytes weights, const WeightPlace& place,
     case WeightPlace::Kind::none: return {block.name, weights, "none", "has no weights"};
     case WeightPlace::Kind::mapped: return {block.name, weights, "mapped", "used in place from the file's mapping"};
     case WeightPlace::Kind::resident:
-      return {block.name, weights, "resident", all_stay ? "everything fits" : "fits beside the slots; spread so that the link never waits"};
+      return {block.name, weights, "resident",
+              all_stay ? "everything fits" : "fits beside the slots; spread so that the link never waits"};
     case WeightPlace::Kind::streamed: return {block.name, weights, "streamed", "copied each sweep through a slot"};
   }
   return {};

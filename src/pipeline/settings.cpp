@@ -15,9 +15,11 @@ Result<int> check_side(const char* name, int asked, int native, int multiple) {
   const int most = kLargestSide / multiple * multiple;
   const int below = std::clamp(asked / multiple * multiple, multiple, most);
   const int above = std::clamp(below + multiple, multiple, most);
-  return fail(Code::invalid_argument, asked > 0 && asked < most && below != above
-                                          ? fmt::format("{} {} is no multiple of {}: use {} or {}", name, asked, multiple, below, above)
-                                          : fmt::format("{} {} is out of range: use a multiple of {} from {} to {}", name, asked, multiple, multiple, most));
+  return fail(
+      Code::invalid_argument,
+      asked > 0 && asked < most && below != above
+          ? fmt::format("{} {} is no multiple of {}: use {} or {}", name, asked, multiple, below, above)
+          : fmt::format("{} {} is out of range: use a multiple of {} from {} to {}", name, asked, multiple, multiple, most));
 }
 
 }  // namespace
@@ -32,8 +34,11 @@ Result<Settings> check_request(const Request& request, const PictureRule& rule) 
   if (request.batch < 1 || request.batch > kLargestBatch)
     return fail(Code::invalid_argument, fmt::format("batch {} is out of range: use 1 to {}", request.batch, kLargestBatch));
   if (request.clip_skip < 1 || request.clip_skip > 2)
-    return fail(Code::invalid_argument, fmt::format("clip skip {} is out of range: use 1 (last layer) or 2 (the one before)", request.clip_skip));
-  if (request.seed < -1) return fail(Code::invalid_argument, fmt::format("seed {} is out of range: use 0 or more, or -1 for a random one", request.seed));
+    return fail(Code::invalid_argument,
+                fmt::format("clip skip {} is out of range: use 1 (last layer) or 2 (the one before)", request.clip_skip));
+  if (request.seed < -1)
+    return fail(Code::invalid_argument,
+                fmt::format("seed {} is out of range: use 0 or more, or -1 for a random one", request.seed));
   SLUICE_ASSIGN(s.sampler, parse_sampler(request.sampler));
   SLUICE_ASSIGN(s.schedule, parse_schedule(request.schedule));
   SLUICE_ASSIGN(s.rng, parse_random(request.rng));

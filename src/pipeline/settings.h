@@ -1,10 +1,10 @@
 #pragma once
 
-#include "sluice/engine.h"
 #include "sampling/guidance.h"
 #include "sampling/random.h"
 #include "sampling/sampler.h"
 #include "sampling/schedule.h"
+#include "sluice/engine.h"
 #include "text/emphasis.h"
 
 namespace sluice {
@@ -12,7 +12,7 @@ namespace sluice {
 /// What the model fixes about pictures.
 struct PictureRule {
   int native_width = 512, native_height = 512;
-  int factor = 8;         ///< pixels per latent element
+  int factor = 8;           ///< pixels per latent element
   int latent_multiple = 8;  ///< latent sides must be multiples of this (a power of two)
   int latent_channels = 4;
   int multiple() const { return factor * latent_multiple; }
@@ -20,7 +20,7 @@ struct PictureRule {
 
 /// A request after every check: names parsed, sizes filled in, seed chosen.
 struct Settings {
-  Request request;   ///< with width, height and seed filled in
+  Request request;  ///< with width, height and seed filled in
   SamplerKind sampler = SamplerKind::euler;
   ScheduleKind schedule = ScheduleKind::discrete;
   RandomKind rng = RandomKind::cuda;

@@ -62,7 +62,8 @@ Result<std::vector<StageSpec>> TextToImage::stages(const Settings& s) const {
   const auto images = static_cast<std::size_t>(s.request.batch);
   return std::vector<StageSpec>{
       {"encode", model_.text, std::vector<LaneShape>(chunks, text), 1},
-      {"denoise", model_.denoiser, std::vector<LaneShape>(images * static_cast<std::size_t>(s.passes.count()), denoiser), s.request.steps},
+      {"denoise", model_.denoiser, std::vector<LaneShape>(images * static_cast<std::size_t>(s.passes.count()), denoiser),
+       s.request.steps},
       {"decode", model_.decoder, std::vector<LaneShape>(images, latent), 1},
   };
 }
@@ -75,7 +76,8 @@ void TextToImage::report(const char* stage, int done, int total) {
   progress_(p);
 }
 
-Result<Drawn> TextToImage::draw(const Settings& settings, const ProgressFunction& progress, const CancelToken& cancel, const Watch& watch) {
+Result<Drawn> TextToImage::draw(const Settings& settings, const ProgressFunction& progress, const CancelToken& cancel,
+                                const Watch& watch) {
   progress_ = progress;
   clock_ = Stopwatch();
   stage_started_s_ = 0;
@@ -97,7 +99,8 @@ Result<Drawn> TextToImage::draw(const Settings& settings, const ProgressFunction
   return drawn;
 }
 
-Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Settings& s, const Watch& watch, const CancelToken& cancel, StageRun& run) {
+Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Settings& s, const Watch& watch,
+                                                 const CancelToken& cancel, StageRun& run) {
   Stage& stage = prepared.stages[kEncode];
   stage_started_s_ = clock_.seconds();
   const Tokens t = tokens(s);
@@ -115,7 +118,8 @@ Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Setti
   SLUICE_TRY(gather(t.uncond));
   SLUICE_ASSIGN(const auto runner, session_.begin(prepared, kEncode, cancel));
   const int blocks = static_cast<int>(stage.blocks());
-  SLUICE_ASSIGN(const auto outputs, sweep_once(*runner, stage, inputs, true, [&](int done) { report("encode", done, blocks); }));
+  SLUICE_ASSIGN(const auto outputs,
+                sweep_once(*runner, stage, inputs, true, [&](int done) { report("encode", done, blocks); }));
   run = run_of("encode", runner->stats());
 
   const Value wanted = s.request.clip_skip == 2 ? *model_.parts.text.values.skipped_ln : *model_.parts.text.values.last_hidden;
@@ -123,7 +127,8 @@ Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Setti
   const auto place = static_cast<std::size_t>(std::find(order.begin(), order.end(), wanted) - order.begin());
   Context context;
   const auto join = [&](const TokenChunks& chunks, std::size_t first, std::vector<float>& out) -> Status {
-    for (std::size_t c = 0; c < chunks.count(); ++c) out.insert(out.end(), outputs[first + c][place].begin(), outputs[first + c][place].end());
+    for (std::size_t c = 0; c < chunks.count(); ++c)
+      out.insert(out.end(), outputs[first + c][place].begin(), outputs[first + c][place].end());
     return apply_emphasis(out, chunks.flat_weights(), s.emphasis);
   };
   if (s.passes.cond) SLUICE_TRY(join(t.cond, 0, context.cond));
@@ -132,8 +137,8 @@ Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Setti
   return context;
 }
 
-Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context& context, const Watch& watch, const CancelToken& cancel,
-                            Drawn& drawn, StageRun& run) {
+Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context& context, const Watch& watch,
+                            const CancelToken& cancel, Drawn& drawn, StageRun& run) {
   Stage& stage = prepared.stages[kDenoise];
   stage_started_s_ = clock_.seconds();
   const NoiseTable& table = NoiseTable::stable_diffusion();
@@ -160,7 +165,8 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
   const auto& inputs = stage.model().inputs;
   std::vector<LaneInputs> lanes(images * passes, LaneInputs(inputs.size()));
   const auto slot = [&](Value v) {
-    return static_cast<std::size_t>(std::find_if(inputs.begin(), inputs.end(), [&](const Input& i) { return i.value == v; }) - inputs.begin());
+    return static_cast<std::size_t>(std::find_if(inputs.begin(), inputs.end(), [&](const Input& i) { return i.value == v; }) -
+                                    inputs.begin());
   };
   const std::size_t x_slot = slot(values.x), t_slot = slot(values.t_emb), c_slot = slot(values.context);
   for (std::size_t i = 0; i < images; ++i) {
@@ -188,14 +194,16 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
         timestep_embedding(t, lanes[i * passes + p][t_slot]);
       }
     }
-    auto outputs = sweep_once(*runner, stage, lanes, sweeps == 0, [&](int done) { report("denoise", sweeps * blocks + done, s.request.steps * blocks); });
+    auto outputs = sweep_once(*runner, stage, lanes, sweeps == 0,
+                              [&](int done) { report("denoise", sweeps * blocks + done, s.request.steps * blocks); });
     if (!outputs) return fail_while(fmt::format("step {}", sweeps + 1), std::move(outputs).error());
     for (std::size_t i = 0; i < images; ++i) {
       const auto query = samplers[i]->next();
       const std::vector<float>* cond = s.passes.cond ? &(*outputs)[i * passes][0] : nullptr;
       const std::vector<float>* uncond = s.passes.uncond ? &(*outputs)[i * passes + passes - 1][0] : nullptr;
-      if (watch.outputs) watch.outputs(static_cast<int>(i), query.step, cond ? std::span<const float>(*cond) : std::span<const float>{},
-                                       uncond ? std::span<const float>(*uncond) : std::span<const float>{});
+      if (watch.outputs)
+        watch.outputs(static_cast<int>(i), query.step, cond ? std::span<const float>(*cond) : std::span<const float>{},
+                      uncond ? std::span<const float>(*uncond) : std::span<const float>{});
       apply_guidance(cond ? *cond : *uncond, uncond ? *uncond : *cond, s.request.cfg_scale, guided);
       to_denoised(Prediction::eps, query.x, guided, query.sigma, guided);
       const int step = query.step;
@@ -215,7 +223,8 @@ Status TextToImage::decode(Prepared& prepared, const Watch& watch, const CancelT
   std::vector<LaneInputs> lanes;
   for (const auto& latent : drawn.latents) {
     std::vector<float> unscaled(latent.size());
-    std::transform(latent.begin(), latent.end(), unscaled.begin(), [&](float x) { return static_cast<float>(x / model_.parts.latent_scale); });
+    std::transform(latent.begin(), latent.end(), unscaled.begin(),
+                   [&](float x) { return static_cast<float>(x / model_.parts.latent_scale); });
     lanes.push_back({std::move(unscaled)});
   }
   SLUICE_ASSIGN(const auto runner, session_.begin(prepared, kDecode, cancel));

@@ -15,10 +15,12 @@ namespace sluice {
 
 /// What may be watched while a picture is made; for tests and the golden runner. Empty functions are skipped.
 struct Watch {
-  std::function<void(std::span<const float> cond, std::span<const float> uncond)> context;       ///< [hidden, tokens] each; uncond may be empty
-  std::function<void(int image, int step, std::span<const float> cond, std::span<const float> uncond)> outputs;  ///< network outputs
-  std::function<void(int image, int step, std::span<const float> latent)> step;                   ///< after it
-  std::function<void(int image, std::span<const float> pixels)> decoded;                          ///< [W, H, 3], not clamped
+  std::function<void(std::span<const float> cond, std::span<const float> uncond)>
+      context;  ///< [hidden, tokens] each; uncond may be empty
+  std::function<void(int image, int step, std::span<const float> cond, std::span<const float> uncond)>
+      outputs;                                                                   ///< network outputs
+  std::function<void(int image, int step, std::span<const float> latent)> step;  ///< after it
+  std::function<void(int image, std::span<const float> pixels)> decoded;         ///< [W, H, 3], not clamped
 };
 
 /// A request's latents and pixels.
@@ -28,8 +30,8 @@ struct Drawn {
   std::vector<StageRun> runs;
 };
 
-/// Text to picture as three stages over one session: encode, denoise, decode. Stateless between requests but for the session's plans
-/// and residents. Threads: one.
+/// Text to picture as three stages over one session: encode, denoise, decode. Stateless between requests but for the session's
+/// plans and residents. Threads: one.
 class TextToImage {
  public:
   TextToImage(LoadedModel& model, WeightStore& store, Session& session) : model_(model), store_(store), session_(session) {}
@@ -37,7 +39,8 @@ class TextToImage {
   /// The stages of a request: lanes and shapes. Host arithmetic only.
   Result<std::vector<StageSpec>> stages(const Settings& settings) const;
   /// Makes the pictures. Errors: over_budget before anything is allocated; device_failed, io, cancelled later.
-  Result<Drawn> draw(const Settings& settings, const ProgressFunction& progress, const CancelToken& cancel, const Watch& watch = {});
+  Result<Drawn> draw(const Settings& settings, const ProgressFunction& progress, const CancelToken& cancel,
+                     const Watch& watch = {});
 
  private:
   struct Tokens {
@@ -47,8 +50,10 @@ class TextToImage {
   struct Context {
     std::vector<float> cond, uncond;
   };
-  Result<Context> encode(Prepared& prepared, const Settings& settings, const Watch& watch, const CancelToken& cancel, StageRun& run);
-  Status denoise(Prepared& prepared, const Settings& settings, const Context& context, const Watch& watch, const CancelToken& cancel, Drawn& drawn, StageRun& run);
+  Result<Context> encode(Prepared& prepared, const Settings& settings, const Watch& watch, const CancelToken& cancel,
+                         StageRun& run);
+  Status denoise(Prepared& prepared, const Settings& settings, const Context& context, const Watch& watch,
+                 const CancelToken& cancel, Drawn& drawn, StageRun& run);
   Status decode(Prepared& prepared, const Watch& watch, const CancelToken& cancel, Drawn& drawn, StageRun& run);
   void report(const char* stage, int done, int total);
 

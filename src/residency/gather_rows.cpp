@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "io/convert.h"
 #include "base/utf8.h"
+#include "io/convert.h"
 #include "residency/weight_store.h"
 
 namespace sluice {

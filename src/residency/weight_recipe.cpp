@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "io/convert.h"
 #include "base/utf8.h"
+#include "io/convert.h"
 #include "nn/weight_shape.h"
 
 namespace sluice {

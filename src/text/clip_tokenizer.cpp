@@ -8,10 +8,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/byte_pair_merger.h"
 #include "text/clip_split.h"
 #include "text/clip_vocabulary_data.h"
-#include "base/utf8.h"
 
 namespace sluice {
 namespace {
