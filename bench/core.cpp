@@ -79,20 +79,30 @@ Status budgets(const std::string& model, const PlanReport& whole) {
     const auto* run = run_of(generated, "denoise");
     if (!stage || !run) return fail(Code::device_failed, "the report has no denoise stage");
     print(model, "budget",
-          {{"budget", budget}, {"peak", generated.ledger_peak}, {"peak_over_budget", ratio(static_cast<double>(generated.ledger_peak), static_cast<double>(budget))},
-           {"in_flight", stage->in_flight}, {"bytes_per_step", run->copied_steady}, {"step_s", run->step_s}, {"predicted_step_s", stage->step_s},
-           {"roofline_s", stage->roofline_s}, {"step_over_roofline", ratio(run->step_s, stage->roofline_s)}, {"clock", "virtual"}});
+          {{"budget", budget},
+           {"peak", generated.ledger_peak},
+           {"peak_over_budget", ratio(static_cast<double>(generated.ledger_peak), static_cast<double>(budget))},
+           {"in_flight", stage->in_flight},
+           {"bytes_per_step", run->copied_steady},
+           {"step_s", run->step_s},
+           {"predicted_step_s", stage->step_s},
+           {"roofline_s", stage->roofline_s},
+           {"step_over_roofline", ratio(run->step_s, stage->roofline_s)},
+           {"clock", "virtual"}});
   }
   return {};
 }
 
 Status guidance(const std::string& model, const PlanReport& whole) {
   auto o = options(model, kSlowLink, whole.full);
-  o.policy = "all-streamed";
+  o.policy = policy_name(Policy::all_streamed);
   SLUICE_ASSIGN(const auto with, draw(o, request(7)));
   SLUICE_ASSIGN(const auto without, draw(o, request(1)));
   const auto a = run_of(with, "denoise")->copied_steady, b = run_of(without, "denoise")->copied_steady;
-  print(model, "guidance", {{"bytes_per_step", a}, {"bytes_per_step_unguided", b}, {"ratio", ratio(static_cast<double>(a), static_cast<double>(b))}});
+  print(model, "guidance",
+        {{"bytes_per_step", a},
+         {"bytes_per_step_unguided", b},
+         {"ratio", ratio(static_cast<double>(a), static_cast<double>(b))}});
   return {};
 }
 
@@ -100,8 +110,11 @@ void smallest(const std::string& model, const PlanReport& whole) {
   Bytes bound = 0;
   for (const auto& stage : whole.stages) bound = std::max(bound, stage.lower_bound);
   const Bytes without_backend = whole.smallest - whole.backend;
-  print(model, "smallest", {{"budget", whole.smallest}, {"backend", whole.backend}, {"bound", bound},
-                            {"smallest_over_bound", ratio(static_cast<double>(without_backend), static_cast<double>(bound))}});
+  print(model, "smallest",
+        {{"budget", whole.smallest},
+         {"backend", whole.backend},
+         {"bound", bound},
+         {"smallest_over_bound", ratio(static_cast<double>(without_backend), static_cast<double>(bound))}});
 }
 
 Status requests(const std::string& model, const PlanReport& whole) {
@@ -114,7 +127,10 @@ Status requests(const std::string& model, const PlanReport& whole) {
   const auto file = std::filesystem::file_size(model, error);
   Bytes copied = 0;
   for (const auto& run : second.runs) copied += run.copied;
-  print(model, "first_request", {{"bytes_read", first.bytes_read}, {"file", file}, {"read_over_file", ratio(static_cast<double>(first.bytes_read), static_cast<double>(file))}});
+  print(model, "first_request",
+        {{"bytes_read", first.bytes_read},
+         {"file", file},
+         {"read_over_file", ratio(static_cast<double>(first.bytes_read), static_cast<double>(file))}});
   print(model, "second_request", {{"bytes_read", second.bytes_read}, {"bytes_copied", copied}});
   return {};
 }
@@ -153,7 +169,8 @@ Status whole_graph(const std::string& model) {
     SLUICE_ASSIGN(const double once, whole_graph_step_s(model, 8));
     graph_s = std::min(graph_s, once);
   }
-  print(model, "blocks_over_whole_graph", {{"step_s", blocks_s}, {"whole_graph_s", graph_s}, {"ratio", ratio(blocks_s, graph_s)}, {"clock", "real"}});
+  print(model, "blocks_over_whole_graph",
+        {{"step_s", blocks_s}, {"whole_graph_s", graph_s}, {"ratio", ratio(blocks_s, graph_s)}, {"clock", "real"}});
   return {};
 }
 

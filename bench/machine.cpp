@@ -19,7 +19,8 @@ std::string cpu_model() {
 
 nlohmann::json machine() {
   static const std::string cpu = cpu_model();
-  return {{"commit", SLUICE_COMMIT}, {"cpu", cpu}, {"cores", std::thread::hardware_concurrency()}, {"build", SLUICE_BUILD_TYPE}};
+  return {
+      {"commit", SLUICE_COMMIT}, {"cpu", cpu}, {"cores", std::thread::hardware_concurrency()}, {"build", SLUICE_BUILD_TYPE}};
 }
 
 const char* unfit_build() {

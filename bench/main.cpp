@@ -11,13 +11,16 @@ namespace {
 int run(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
   if (command != "core" && command != "micro") {
-    std::fputs("usage: sluice-bench core [MODEL]        JSON lines: the design's numbers to reach\n"
-               "       sluice-bench micro [--benchmark_…]  parts, with google-benchmark\n",
-               stderr);
+    std::fputs(
+        "usage: sluice-bench core [MODEL]        JSON lines: the design's numbers to reach\n"
+        "       sluice-bench micro [--benchmark_…]  parts, with google-benchmark\n",
+        stderr);
     return 2;
   }
   if (const char* why = sluice::bench::unfit_build()) {
-    std::fprintf(stderr, "sluice-bench: this is a %s build; measure one made with -DCMAKE_BUILD_TYPE=Release and without sanitizers\n", why);
+    std::fprintf(stderr,
+                 "sluice-bench: this is a %s build; measure one made with -DCMAKE_BUILD_TYPE=Release and without sanitizers\n",
+                 why);
     return 2;
   }
   if (command == "micro") return sluice::bench::run_micro(argc - 1, argv + 1);

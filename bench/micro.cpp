@@ -42,7 +42,9 @@ BENCHMARK(pack_extents_random)->Arg(32)->Arg(256)->Unit(benchmark::kMicrosecond)
 
 void tokenize(benchmark::State& state) {
   const auto& tokenizer = ClipTokenizer::standard();
-  for (auto _ : state) benchmark::DoNotOptimize(tokenizer.encode("a very long prompt about mountains, rivers and castles, oil painting, highly detailed"));
+  for (auto _ : state)
+    benchmark::DoNotOptimize(
+        tokenizer.encode("a very long prompt about mountains, rivers and castles, oil painting, highly detailed"));
 }
 BENCHMARK(tokenize)->Unit(benchmark::kMicrosecond);
 

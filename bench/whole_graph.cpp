@@ -25,7 +25,8 @@ struct WholeGraph {
 };
 
 ggml_context_ptr context_for(std::size_t tensors) {
-  return ggml_context_ptr(ggml_init({tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(tensors, false), nullptr, true}));
+  return ggml_context_ptr(
+      ggml_init({tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(tensors, false), nullptr, true}));
 }
 
 Result<WholeGraph> build(const Model& model, WeightStore& store, ComponentId id, const std::map<std::uint32_t, Shape>& shapes) {
@@ -34,7 +35,8 @@ Result<WholeGraph> build(const Model& model, WeightStore& store, ComponentId id,
   if (!whole.backend) return fail(Code::device_failed, "ggml has no CPU backend");
   auto* reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(whole.backend.get()));
   using SetThreads = void (*)(ggml_backend_t, int);
-  if (auto* set = reinterpret_cast<SetThreads>(ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads"))) set(whole.backend.get(), 1);
+  if (auto* set = reinterpret_cast<SetThreads>(ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads")))
+    set(whole.backend.get(), 1);
 
   constexpr std::size_t kTensors = 1 << 14;
   whole.weights_context = context_for(kTensors);
@@ -42,7 +44,8 @@ Result<WholeGraph> build(const Model& model, WeightStore& store, ComponentId id,
   std::vector<std::vector<ggml_tensor*>> weights(model.blocks.size());
   for (std::uint32_t b = 0; b < model.blocks.size(); ++b) {
     for (const auto& t : store.layout({id, b}).tensors) {
-      weights[b].push_back(ggml_new_tensor(whole.weights_context.get(), t.type, static_cast<int>(t.shape.size()), t.shape.data()));
+      weights[b].push_back(
+          ggml_new_tensor(whole.weights_context.get(), t.type, static_cast<int>(t.shape.size()), t.shape.data()));
     }
   }
   whole.weights.reset(ggml_backend_alloc_ctx_tensors(whole.weights_context.get(), whole.backend.get()));
@@ -79,7 +82,8 @@ Result<WholeGraph> build(const Model& model, WeightStore& store, ComponentId id,
     ggml_build_forward_expand(whole.graph, values.at(value.id));
   }
   whole.allocator.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(whole.backend.get())));
-  if (!ggml_gallocr_alloc_graph(whole.allocator.get(), whole.graph)) return fail(Code::device_oom, "the whole graph does not fit");
+  if (!ggml_gallocr_alloc_graph(whole.allocator.get(), whole.graph))
+    return fail(Code::device_oom, "the whole graph does not fit");
   return whole;
 }
 
@@ -103,7 +107,8 @@ Result<double> whole_graph_step_s(const std::string& path, int passes) {
       ggml_backend_tensor_set(input, data.data(), 0, ggml_nbytes(input));
     }
     const auto start = std::chrono::steady_clock::now();
-    if (ggml_backend_graph_compute(whole.backend.get(), whole.graph) != GGML_STATUS_SUCCESS) return fail(Code::device_failed, "the whole graph failed");
+    if (ggml_backend_graph_compute(whole.backend.get(), whole.graph) != GGML_STATUS_SUCCESS)
+      return fail(Code::device_failed, "the whole graph failed");
     if (i > 0) times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());

@@ -130,6 +130,11 @@ class Cli(unittest.TestCase):
         for form in (["--device-budget=-1GiB"], ["--device-budget", "-1GiB"]):
             self.assertGreater(self.plan(*form)["budget"], 0)
 
+    def test_policies(self):
+        for policy in ("interleaved", "first-k", "all-streamed", "all-resident"):
+            with self.subTest(policy=policy):
+                self.check(run("plan", *REQUEST, "--policy", policy), 0)
+
     def test_simulated_device(self):
         device = ["--device", "sim:memory=64MiB,link=200MB/s,compute=50GFLOPS,threads=1", "--reserve", "1MiB"]
         self.check(run("generate", *SIM_REQUEST, *device, "--output", self.out), 0, "on sim")

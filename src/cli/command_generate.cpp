@@ -13,7 +13,8 @@
 namespace sluice::cli {
 
 Status generate(Settings settings) {
-  if (!settings.prompt_given) return fail(Code::invalid_argument, "no prompt given: add --prompt TEXT (an empty one is --prompt '')");
+  if (!settings.prompt_given)
+    return fail(Code::invalid_argument, "no prompt given: add --prompt TEXT (an empty one is --prompt '')");
   SLUICE_TRY(settle(settings));
   SLUICE_TRY(check_output(settings.output));
   const CancelToken cancel;
@@ -24,7 +25,8 @@ Status generate(Settings settings) {
   {
     ProgressBar bar(!settings.quiet && !settings.json);
     SLUICE_ASSIGN(auto engine, Engine::open(settings.engine));
-    SLUICE_ASSIGN(generated, engine->generate(settings.request, [&bar](const Progress& progress) { bar.show(progress); }, cancel));
+    SLUICE_ASSIGN(generated, engine->generate(
+                                 settings.request, [&bar](const Progress& progress) { bar.show(progress); }, cancel));
   }
   if (generated.pictures.empty()) return fail(Code::device_failed, "the engine returned no picture");
 

@@ -31,7 +31,9 @@ void add_table(CLI::App& app, Parsed& parsed) {
     auto help = option.help;
     if (!option.fallback.empty() && option.type != "flag") help += fmt::format(" [{}]", option.fallback);
     if (option.type == "flag") {
-      app.add_flag_function(names, [take](std::int64_t) { take({}); }, help)->group(option.group);
+      app.add_flag_function(
+             names, [take](std::int64_t) { take({}); }, help)
+          ->group(option.group);
     } else {
       app.add_option_function<std::string>(names, take, help)
           ->type_name(option.unit.empty() ? option.type : fmt::format("{}({})", option.type, option.unit))
@@ -48,9 +50,10 @@ int report(const Error& error, bool json) {
 }
 
 int parse_and_run(int argc, char** argv) {
-  CLI::App app("sluice draws pictures with diffusion models larger than the device's memory.\n"
-               "Exit codes: 0 done, 2 usage, 3 does not fit, 4 bad file, 5 device failure, 130 cancelled.",
-               "sluice");
+  CLI::App app(
+      "sluice draws pictures with diffusion models larger than the device's memory.\n"
+      "Exit codes: 0 done, 2 usage, 3 does not fit, 4 bad file, 5 device failure, 130 cancelled.",
+      "sluice");
   app.require_subcommand(1);
   app.set_version_flag("--version", "sluice " SLUICE_VERSION);
   Parsed parsed;
@@ -58,7 +61,8 @@ int parse_and_run(int argc, char** argv) {
 
   auto* draw = app.add_subcommand("generate", "draw a picture");
   add_table(*draw, parsed);
-  auto* show = app.add_subcommand("plan", "what `generate` would keep and copy, and the smallest budget that works; same arguments");
+  auto* show =
+      app.add_subcommand("plan", "what `generate` would keep and copy, and the smallest budget that works; same arguments");
   add_table(*show, parsed);
   auto* look = app.add_subcommand("inspect", "what is in a checkpoint; reads its header only");
   look->add_option("file", parsed.file, "safetensors or GGUF")->required();
@@ -84,11 +88,16 @@ int parse_and_run(int argc, char** argv) {
     return report({Code::invalid_argument, message}, json);
   }
 
-  if (draw->parsed()) status = generate(parsed.settings);
-  else if (show->parsed()) status = plan(parsed.settings);
-  else if (look->parsed()) status = inspect_file(parsed.file, parsed.json);
-  else if (list->parsed()) status = list_devices(parsed.json);
-  else fmt::print("{}", options_markdown());
+  if (draw->parsed())
+    status = generate(parsed.settings);
+  else if (show->parsed())
+    status = plan(parsed.settings);
+  else if (look->parsed())
+    status = inspect_file(parsed.file, parsed.json);
+  else if (list->parsed())
+    status = list_devices(parsed.json);
+  else
+    fmt::print("{}", options_markdown());
   if (!status) return report(status.error(), parsed.json || parsed.settings.json);
   return static_cast<int>(Exit::ok);
 }
@@ -99,11 +108,16 @@ int run(int argc, char** argv) {
   try {
     return parse_and_run(argc, argv);
   } catch (const std::bad_alloc&) {
-    std::fputs("sluice: the machine is out of memory\n  lower --host-budget, choose --load mapped or --load disk, or lower --width/--height\n", stderr);
+    std::fputs(
+        "sluice: the machine is out of memory\n  lower --host-budget, choose --load mapped or --load disk, or lower "
+        "--width/--height\n",
+        stderr);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "sluice: a library failed: %s\n  try again; if it happens again, choose another --device\n", error.what());
+    std::fprintf(stderr, "sluice: a library failed: %s\n  try again; if it happens again, choose another --device\n",
+                 error.what());
   } catch (...) {
-    std::fputs("sluice: a library failed without saying why\n  try again; if it happens again, choose another --device\n", stderr);
+    std::fputs("sluice: a library failed without saying why\n  try again; if it happens again, choose another --device\n",
+               stderr);
   }
   return static_cast<int>(Exit::device_failure);
 }

@@ -14,8 +14,10 @@ Status plan(Settings settings) {
   settings.engine.log = log_for(settings);
   SLUICE_ASSIGN(auto engine, Engine::open(settings.engine));
   SLUICE_ASSIGN(const auto report, engine->plan(settings.request));
-  if (settings.json) fmt::print("{}\n", dump(to_json(report)));
-  else if (!settings.quiet) fmt::print("{}", plan_text(report, settings.verbose));
+  if (settings.json)
+    fmt::print("{}\n", dump(to_json(report)));
+  else if (!settings.quiet)
+    fmt::print("{}", plan_text(report, settings.verbose));
   return {};
 }
 

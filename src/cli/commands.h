@@ -8,7 +8,8 @@ namespace sluice::cli {
 
 // Each command prints what it found and returns; errors are printed by whoever calls.
 
-/// Draws and writes pictures. Nothing is written unless all of it succeeded, except when the disk gives out between two pictures.
+/// Draws and writes pictures. Nothing is written unless all of it succeeded, except when the disk gives out between two
+/// pictures.
 Status generate(Settings settings);
 /// Prints the plan that `generate` would follow.
 Status plan(Settings settings);

@@ -32,7 +32,8 @@ std::string advice(const Error& error) {
       }
       if (error.needed == 0) return "raise --device-budget or lower --width/--height";
       return fmt::format("needs {} ({} bytes), budget {} ({} bytes): raise --device-budget to {} or lower --width/--height",
-                         format_bytes(error.needed), error.needed, format_bytes(error.available), error.available, error.needed);
+                         format_bytes(error.needed), error.needed, format_bytes(error.available), error.available,
+                         error.needed);
     case Code::device_oom:
       return "the device has less free memory than it reported: close other programs on it or set a lower --device-budget";
     case Code::device_failed: return "try again; if it happens again, choose another --device (`sluice devices` lists them)";

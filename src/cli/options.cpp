@@ -54,11 +54,16 @@ Set flag_into(bool Settings::*field) {
 }
 
 Status set_load(Settings& s, const std::string& text) {
-  if (text == "auto") s.engine.load = Load::automatic;
-  else if (text == "mapped") s.engine.load = Load::mapped;
-  else if (text == "read") s.engine.load = Load::read;
-  else if (text == "disk") s.engine.load = Load::disk;
-  else return fail(Code::invalid_argument, fmt::format("--load {}: give auto, mapped, read or disk", text));
+  if (text == "auto")
+    s.engine.load = Load::automatic;
+  else if (text == "mapped")
+    s.engine.load = Load::mapped;
+  else if (text == "read")
+    s.engine.load = Load::read;
+  else if (text == "disk")
+    s.engine.load = Load::disk;
+  else
+    return fail(Code::invalid_argument, fmt::format("--load {}: give auto, mapped, read or disk", text));
   return {};
 }
 
@@ -72,23 +77,33 @@ Result<Bytes> parse_size(const char* name, const std::string& text) {
 std::vector<Option> make_options() {
   std::vector<Option> table;
   std::string group;
-  const auto add = [&](std::string name, char letter, std::string type, std::string unit, std::string fallback, std::string help, Set set) {
-    table.push_back({std::move(name), letter, std::move(type), std::move(unit), std::move(fallback), std::move(help), group, std::move(set)});
+  const auto add = [&](std::string name, char letter, std::string type, std::string unit, std::string fallback,
+                       std::string help, Set set) {
+    table.push_back({std::move(name), letter, std::move(type), std::move(unit), std::move(fallback), std::move(help), group,
+                     std::move(set)});
   };
   const Request request;
   const EngineOptions engine;
 
   group = "The picture";
   add("model", 'm', "path", "", "", "checkpoint to run: safetensors or GGUF; its weights are not all loaded at once",
-      [](Settings& s, const std::string& text) -> Status { s.engine.model = text; return {}; });
+      [](Settings& s, const std::string& text) -> Status {
+        s.engine.model = text;
+        return {};
+      });
   add("prompt", 'p', "text", "", "", "what to draw; (x:1.2), (x) and [x] weigh words, a backslash takes a bracket literally",
-      [](Settings& s, const std::string& text) -> Status { s.request.prompt = text; s.prompt_given = true; return {}; });
-  add("negative-prompt", 'n', "text", "", "", "what to keep away from; evaluated unless the guidance scale is 1", text_into(&Request::negative_prompt));
+      [](Settings& s, const std::string& text) -> Status {
+        s.request.prompt = text;
+        s.prompt_given = true;
+        return {};
+      });
+  add("negative-prompt", 'n', "text", "", "", "what to keep away from; evaluated unless the guidance scale is 1",
+      text_into(&Request::negative_prompt));
   add("width", 'W', "count", "pixels", "the model's", "a multiple of what the model needs; memory and time grow with the area",
       integer_into(&Request::width, "width", 1, 1 << 16));
   add("height", 'H', "count", "pixels", "the model's", "as --width", integer_into(&Request::height, "height", 1, 1 << 16));
-  add("steps", 0, "count", "steps", fmt::format("{}", request.steps), "sampling steps; time grows in proportion, memory does not",
-      integer_into(&Request::steps, "steps", 1, 10000));
+  add("steps", 0, "count", "steps", fmt::format("{}", request.steps),
+      "sampling steps; time grows in proportion, memory does not", integer_into(&Request::steps, "steps", 1, 10000));
   add("cfg-scale", 0, "number", "", fmt::format("{}", request.cfg_scale),
       "guidance scale; 1 leaves the negative prompt out, which halves the compute of a step",
       [](Settings& s, const std::string& text) -> Status {
@@ -98,26 +113,37 @@ std::vector<Option> make_options() {
   add("sampler", 0, "name", "", request.sampler, "euler, euler_a, ddim or dpmpp_2m", text_into(&Request::sampler));
   add("schedule", 0, "name", "", request.schedule, "noise levels: discrete, leading (diffusers' default for SD 1.x) or karras",
       text_into(&Request::schedule));
-  add("rng", 0, "name", "", request.rng, "random stream: cuda (as on NVIDIA cards, whatever the device) or cpu (torch's CPU generator)",
-      text_into(&Request::rng));
+  add("rng", 0, "name", "", request.rng,
+      "random stream: cuda (as on NVIDIA cards, whatever the device) or cpu (torch's CPU generator)", text_into(&Request::rng));
   add("seed", 's', "number", "", "random", "start of the random stream; -1 chooses one and reports it",
       [](Settings& s, const std::string& text) -> Status {
         SLUICE_ASSIGN(s.request.seed, parse_integer<std::int64_t>("seed", text, -1, std::numeric_limits<std::int64_t>::max()));
         return {};
       });
   add("batch", 'b', "count", "pictures", fmt::format("{}", request.batch),
-      "pictures at once; number i is the picture of seed + i; weights are copied once for all of them", integer_into(&Request::batch, "batch", 1, 1024));
-  add("clip-skip", 0, "count", "layers", fmt::format("{}", request.clip_skip), "text encoder layer to stop at, counted from the end; 1: the last",
+      "pictures at once; number i is the picture of seed + i; weights are copied once for all of them",
+      integer_into(&Request::batch, "batch", 1, 1024));
+  add("clip-skip", 0, "count", "layers", fmt::format("{}", request.clip_skip),
+      "text encoder layer to stop at, counted from the end; 1: the last",
       integer_into(&Request::clip_skip, "clip-skip", 1, 1000));
-  add("emphasis", 0, "name", "", request.emphasis, "how word weights act: mean (the mean is restored afterwards) or none (weights alone)",
-      text_into(&Request::emphasis));
-  add("output", 'o', "path", "", "sluice-<seed>.png", "PNG to write, replacing one of that name; with --batch each name gets -0001, -0002, …",
-      [](Settings& s, const std::string& text) -> Status { s.output = text; return {}; });
+  add("emphasis", 0, "name", "", request.emphasis,
+      "how word weights act: mean (the mean is restored afterwards) or none (weights alone)", text_into(&Request::emphasis));
+  add("output", 'o', "path", "", "sluice-<seed>.png",
+      "PNG to write, replacing one of that name; with --batch each name gets -0001, -0002, …",
+      [](Settings& s, const std::string& text) -> Status {
+        s.output = text;
+        return {};
+      });
 
   group = "Where it runs";
-  add("device", 'd', "name", "", engine.device, "cpu, cpu:threads=2, a name from `sluice devices`, or sim:… (docs/simulated-device.md)",
-      [](Settings& s, const std::string& text) -> Status { s.engine.device = text; return {}; });
-  add("threads", 't', "count", "threads", "the machine's", "compute threads of the CPU device; another number may change last bits",
+  add("device", 'd', "name", "", engine.device,
+      "cpu, cpu:threads=2, a name from `sluice devices`, or sim:… (docs/simulated-device.md)",
+      [](Settings& s, const std::string& text) -> Status {
+        s.engine.device = text;
+        return {};
+      });
+  add("threads", 't', "count", "threads", "the machine's",
+      "compute threads of the CPU device; another number may change last bits",
       [](Settings& s, const std::string& text) -> Status {
         SLUICE_ASSIGN(s.threads, parse_integer<int>("threads", text, 1, 1024));
         return {};
@@ -141,11 +167,20 @@ std::vector<Option> make_options() {
         return {};
       });
   add("load", 0, "name", "", "auto",
-      "where weights wait: mapped (in the file's mapping), read (read once, kept in host memory), disk (read at each use); auto is mapped", set_load);
+      "where weights wait: mapped (in the file's mapping), read (read once, kept in host memory), disk (read at each use); "
+      "auto is mapped",
+      set_load);
   add("no-prefetch", 0, "flag", "", "off", "copy a block only when the one before is done: least memory, slowest",
-      [](Settings& s, const std::string&) -> Status { s.engine.prefetch = false; return {}; });
-  add("policy", 0, "name", "", engine.policy, "which blocks stay on the device: interleaved, or for comparison first-k, all-streamed, all-resident",
-      [](Settings& s, const std::string& text) -> Status { s.engine.policy = text; return {}; });
+      [](Settings& s, const std::string&) -> Status {
+        s.engine.prefetch = false;
+        return {};
+      });
+  add("policy", 0, "name", "", engine.policy,
+      "which blocks stay on the device: interleaved, or for comparison first-k, all-streamed, all-resident",
+      [](Settings& s, const std::string& text) -> Status {
+        s.engine.policy = text;
+        return {};
+      });
 
   group = "What is printed";
   add("json", 0, "flag", "", "off", "one JSON object on standard output, errors included", flag_into(&Settings::json));
@@ -165,7 +200,8 @@ std::string options_markdown() {
   std::string out =
       "# Options of `sluice generate` and `sluice plan`\n\n"
       "Made from the program's own table by `sluice options --markdown`; a test compares the two.\n"
-      "Sizes are written `6GiB`, `512MiB`, `200MB` or as a number of bytes. A size that starts with a minus sign leaves that much free.\n";
+      "Sizes are written `6GiB`, `512MiB`, `200MB` or as a number of bytes. A size that starts with a minus sign leaves that "
+      "much free.\n";
   std::string group;
   for (const auto& option : options()) {
     if (option.group != group) {
@@ -173,7 +209,8 @@ std::string options_markdown() {
       out += fmt::format("\n## {}\n\n| option | type | unit | default | meaning |\n|---|---|---|---|---|\n", group);
     }
     const auto letter = option.letter ? fmt::format("`-{}`, ", option.letter) : std::string{};
-    out += fmt::format("| {}`--{}` | {} | {} | {} | {} |\n", letter, option.name, option.type, option.unit, option.fallback, option.help);
+    out += fmt::format("| {}`--{}` | {} | {} | {} | {} |\n", letter, option.name, option.type, option.unit, option.fallback,
+                       option.help);
   }
   return out;
 }

@@ -14,8 +14,10 @@ Status check_output(const std::string& path) {
   if (path.empty()) return {};
   const fs::path name(path);
   auto suffix = name.extension().string();
-  std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (suffix != ".png") return fail(Code::invalid_argument, fmt::format("--output {}: pictures are written as PNG; end the name in .png", path));
+  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (suffix != ".png")
+    return fail(Code::invalid_argument, fmt::format("--output {}: pictures are written as PNG; end the name in .png", path));
   std::error_code error;
   const auto folder = name.has_parent_path() ? name.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, error)) {

@@ -31,12 +31,30 @@ TEST_CASE("options take what they document and name themselves when they refuse"
     const char *name, *text;
     bool good;
   };
-  for (const Row row : {Row{"steps", "20", true}, {"steps", "0", false}, {"steps", "1e3", false}, {"steps", "", false}, {"steps", "99999999999", false},
-                        {"seed", "-1", true}, {"seed", "9223372036854775807", true}, {"seed", "-2", false}, {"seed", "9223372036854775808", false},
-                        {"cfg-scale", "0", true}, {"cfg-scale", "7.5", true}, {"cfg-scale", "-1", false}, {"cfg-scale", "nan", false},
-                        {"cfg-scale", "inf", false}, {"device-budget", "6GiB", true}, {"device-budget", "-1GiB", true}, {"device-budget", "auto", true},
-                        {"device-budget", "6 dogs", false}, {"host-budget", "1.5GiB", true}, {"host-budget", "-1GiB", false}, {"load", "disk", true},
-                        {"load", "floppy", false}, {"batch", "0", false}, {"width", "-8", false}}) {
+  for (const Row row : {Row{"steps", "20", true},
+                        {"steps", "0", false},
+                        {"steps", "1e3", false},
+                        {"steps", "", false},
+                        {"steps", "99999999999", false},
+                        {"seed", "-1", true},
+                        {"seed", "9223372036854775807", true},
+                        {"seed", "-2", false},
+                        {"seed", "9223372036854775808", false},
+                        {"cfg-scale", "0", true},
+                        {"cfg-scale", "7.5", true},
+                        {"cfg-scale", "-1", false},
+                        {"cfg-scale", "nan", false},
+                        {"cfg-scale", "inf", false},
+                        {"device-budget", "6GiB", true},
+                        {"device-budget", "-1GiB", true},
+                        {"device-budget", "auto", true},
+                        {"device-budget", "6 dogs", false},
+                        {"host-budget", "1.5GiB", true},
+                        {"host-budget", "-1GiB", false},
+                        {"load", "disk", true},
+                        {"load", "floppy", false},
+                        {"batch", "0", false},
+                        {"width", "-8", false}}) {
     CAPTURE(row.name);
     CAPTURE(row.text);
     Settings settings;
@@ -98,15 +116,16 @@ TEST_CASE("every kind of error has its exit code and says what to do") {
   const auto text = explain({Code::over_budget, "64x64 does not fit", 9573376, 9569280});
   CHECK(text.find("9573376") != std::string::npos);
   CHECK(text.find("--device-budget") != std::string::npos);
-  for (const Code code : {Code::not_found, Code::corrupt, Code::unsupported, Code::invalid_argument, Code::over_budget, Code::device_oom,
-                          Code::device_failed, Code::io, Code::cancelled}) {
+  for (const Code code : {Code::not_found, Code::corrupt, Code::unsupported, Code::invalid_argument, Code::over_budget,
+                          Code::device_oom, Code::device_failed, Code::io, Code::cancelled}) {
     CHECK(explain({code, "m"}).size() > std::string("m\n  ").size());
   }
 }
 
 TEST_CASE("the progress line fits the terminal and says stage, count, time left and rate") {
   const Progress progress{.stage = "denoise", .done = 5, .total = 20, .eta_s = 75, .link_bytes_per_s = 200e6};
-  for (int columns = 1; columns <= 200; ++columns) CHECK(static_cast<int>(progress_line(progress, columns).size()) < std::max(columns, 2));
+  for (int columns = 1; columns <= 200; ++columns)
+    CHECK(static_cast<int>(progress_line(progress, columns).size()) < std::max(columns, 2));
   const auto line = progress_line(progress, 100);
   for (const char* part : {"denoise", "5/20", "1:15 min left", "/s"}) CHECK(line.find(part) != std::string::npos);
   CHECK(progress_line({.stage = "load"}, 80).find("0/0") != std::string::npos);

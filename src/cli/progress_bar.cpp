@@ -23,14 +23,16 @@ std::string progress_line(const Progress& progress, int columns) {
   const int total = std::max(progress.total, 0), done = std::clamp(progress.done, 0, total);
   std::string tail = fmt::format(" {}/{}", done, total);
   if (progress.eta_s > 0) tail += fmt::format(", {} left", duration(progress.eta_s));
-  if (progress.link_bytes_per_s >= 1) tail += fmt::format(", link {}/s", format_bytes(static_cast<Bytes>(progress.link_bytes_per_s)));
+  if (progress.link_bytes_per_s >= 1)
+    tail += fmt::format(", link {}/s", format_bytes(static_cast<Bytes>(progress.link_bytes_per_s)));
   const std::string head = fmt::format("{:<8}", progress.stage);
   const int room = columns - 1 - static_cast<int>(head.size() + tail.size()) - 2;
   std::string line = head;
   if (room >= 4) {
     const int width = std::min(room, 40);
     const int full = total ? width * done / total : 0;
-    line += "[" + std::string(static_cast<std::size_t>(full), '#') + std::string(static_cast<std::size_t>(width - full), '-') + "]";
+    line +=
+        "[" + std::string(static_cast<std::size_t>(full), '#') + std::string(static_cast<std::size_t>(width - full), '-') + "]";
   }
   line += tail;
   if (static_cast<int>(line.size()) > columns - 1) line.resize(static_cast<std::size_t>(std::max(columns - 1, 0)));

@@ -118,12 +118,9 @@ json to_json(const DeviceSummary& device) {
 }
 
 json to_json(const Error& error) {
-  json body = {{"code", code_name(error.code)},
-               {"message", error.message},
-               {"explanation", explain(error)},
-               {"needed", error.needed},
-               {"available", error.available},
-               {"exit", static_cast<int>(exit_code(error.code))}};
+  json body = {{"code", code_name(error.code)}, {"message", error.message},
+               {"explanation", explain(error)}, {"needed", error.needed},
+               {"available", error.available},  {"exit", static_cast<int>(exit_code(error.code))}};
   json out = {{"error", std::move(body)}};
   if (error.code == Code::over_budget && error.needed != 0) out["smallest_budget"] = error.needed;
   return out;

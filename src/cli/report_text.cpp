@@ -29,10 +29,12 @@ void add_blocks(std::string& out, const StageReport& stage, bool every_block) {
     std::size_t last = first;
     Bytes weights = stage.blocks[first].weights;
     const auto& head = stage.blocks[first];
-    while (!every_block && last + 1 < stage.blocks.size() && stage.blocks[last + 1].place == head.place && stage.blocks[last + 1].why == head.why) {
+    while (!every_block && last + 1 < stage.blocks.size() && stage.blocks[last + 1].place == head.place &&
+           stage.blocks[last + 1].why == head.why) {
       weights += stage.blocks[++last].weights;
     }
-    const auto name = last == first ? head.name : fmt::format("{} … {} ({} blocks)", head.name, stage.blocks[last].name, last - first + 1);
+    const auto name =
+        last == first ? head.name : fmt::format("{} … {} ({} blocks)", head.name, stage.blocks[last].name, last - first + 1);
     out += fmt::format("    {:<9} {:>9}  {}{}\n", head.place, size(weights), name, head.why.empty() ? "" : ": " + head.why);
     first = last + 1;
   }
@@ -41,17 +43,22 @@ void add_blocks(std::string& out, const StageReport& stage, bool every_block) {
 }  // namespace
 
 std::string plan_text(const PlanReport& plan, bool every_block) {
-  std::string out = fmt::format("{} x {} pixels on {}, model {}\n", plan.width, plan.height, plan.device, exact(plan.model_bytes));
-  out += fmt::format("budget {}, planned {}, of that the backend's own {}\n", plan.unlimited ? std::string("unlimited") : exact(plan.budget),
-                     exact(plan.planned), size(plan.backend));
-  out += fmt::format("smallest budget that works: {}\nbudget from which nothing is copied twice: {}\n", exact(plan.smallest), exact(plan.full));
+  std::string out =
+      fmt::format("{} x {} pixels on {}, model {}\n", plan.width, plan.height, plan.device, exact(plan.model_bytes));
+  out += fmt::format("budget {}, planned {}, of that the backend's own {}\n",
+                     plan.unlimited ? std::string("unlimited") : exact(plan.budget), exact(plan.planned), size(plan.backend));
+  out += fmt::format("smallest budget that works: {}\nbudget from which nothing is copied twice: {}\n", exact(plan.smallest),
+                     exact(plan.full));
   for (const auto& stage : plan.stages) {
-    out += fmt::format("\n{} ({}): {} lane{}, {} step{}\n", stage.name, stage.component, stage.lanes, stage.lanes == 1 ? "" : "s", stage.sweeps,
-                       stage.sweeps == 1 ? "" : "s");
-    out += fmt::format("  weights {}, of these on the device {}; slots {}, state {}, workspace {}; together {} beside the residents\n",
-                       size(stage.weights), size(stage.resident), size(stage.slots), size(stage.state), size(stage.workspace), size(stage.transient));
-    out += fmt::format("  copies {} a step, {} block{} in flight; predicted {} a step, not below {}\n", size(stage.bytes_per_sweep), stage.in_flight,
-                       stage.in_flight == 1 ? "" : "s", seconds(stage.step_s), seconds(stage.roofline_s));
+    out += fmt::format("\n{} ({}): {} lane{}, {} step{}\n", stage.name, stage.component, stage.lanes,
+                       stage.lanes == 1 ? "" : "s", stage.sweeps, stage.sweeps == 1 ? "" : "s");
+    out += fmt::format(
+        "  weights {}, of these on the device {}; slots {}, state {}, workspace {}; together {} beside the residents\n",
+        size(stage.weights), size(stage.resident), size(stage.slots), size(stage.state), size(stage.workspace),
+        size(stage.transient));
+    out += fmt::format("  copies {} a step, {} block{} in flight; predicted {} a step, not below {}\n",
+                       size(stage.bytes_per_sweep), stage.in_flight, stage.in_flight == 1 ? "" : "s", seconds(stage.step_s),
+                       seconds(stage.roofline_s));
     add_blocks(out, stage, every_block);
   }
   return out;
@@ -60,17 +67,18 @@ std::string plan_text(const PlanReport& plan, bool every_block) {
 std::string memory_table(const Generated& generated) {
   const auto& plan = generated.plan;
   std::string out = fmt::format("where the memory went on {}:\n", plan.device);
-  out += fmt::format("  {:<9}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>9}{:>10}\n", "stage", "weights", "resident", "slots", "state", "workspace", "copied",
-                     "time", "a step");
+  out += fmt::format("  {:<9}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>9}{:>10}\n", "stage", "weights", "resident", "slots",
+                     "state", "workspace", "copied", "time", "a step");
   for (const auto& stage : plan.stages) {
     const auto* run = find_run(generated, stage.name);
-    out += fmt::format("  {:<9}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>9}{:>10}\n", stage.name, size(stage.weights), size(stage.resident),
-                       size(stage.slots), size(stage.state), size(stage.workspace), run ? size(run->copied) : "-", run ? seconds(run->seconds) : "-",
-                       run ? seconds(run->step_s) : "-");
+    out += fmt::format("  {:<9}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>9}{:>10}\n", stage.name, size(stage.weights),
+                       size(stage.resident), size(stage.slots), size(stage.state), size(stage.workspace),
+                       run ? size(run->copied) : "-", run ? seconds(run->seconds) : "-", run ? seconds(run->step_s) : "-");
   }
   const auto budget = plan.unlimited ? std::string("unlimited") : size(generated.device_limit);
-  out += fmt::format("  peak {} of budget {} (the backend's own {}); model {}; read from file {}\n", size(generated.ledger_peak), budget,
-                     size(plan.backend), size(plan.model_bytes), size(generated.bytes_read));
+  out +=
+      fmt::format("  peak {} of budget {} (the backend's own {}); model {}; read from file {}\n", size(generated.ledger_peak),
+                  budget, size(plan.backend), size(plan.model_bytes), size(generated.bytes_read));
   return out;
 }
 
@@ -81,12 +89,14 @@ std::string file_text(const FileSummary& summary) {
     out += fmt::format("  {}: {}\n", key, value.size() <= 100 ? value : value.substr(0, 100) + "…");
   }
   for (const auto& component : summary.components) {
-    out += fmt::format("\n{} ({}): {} tensors, {}\n", component.name, component.architecture, component.tensors, size(component.bytes));
+    out += fmt::format("\n{} ({}): {} tensors, {}\n", component.name, component.architecture, component.tensors,
+                       size(component.bytes));
     for (const auto& [name, value] : component.dims) out += fmt::format("  {}: {}\n", name, value);
     for (const auto& [dtype, bytes] : component.dtypes) out += fmt::format("  stored as {}: {}\n", dtype, size(bytes));
     if (!component.missing.empty()) {
       out += fmt::format("  missing {} weights, first of them:\n", component.missing.size());
-      for (std::size_t i = 0; i < std::min<std::size_t>(5, component.missing.size()); ++i) out += fmt::format("    {}\n", component.missing[i]);
+      for (std::size_t i = 0; i < std::min<std::size_t>(5, component.missing.size()); ++i)
+        out += fmt::format("    {}\n", component.missing[i]);
     }
   }
   const auto list = [&out](const char* what, const std::vector<std::string>& names) {

@@ -6,7 +6,8 @@
 
 namespace sluice::cli {
 
-/// What lives where and why, peaks by kind, times and bytes per step, smallest and full budget. `every_block`: no rows are joined.
+/// What lives where and why, peaks by kind, times and bytes per step, smallest and full budget. `every_block`: no rows are
+/// joined.
 std::string plan_text(const PlanReport& plan, bool every_block);
 
 /// Where the memory went, stage by stage, with the peak against the budget, what was copied and how long it took.

@@ -11,12 +11,12 @@ namespace sluice::cli {
 struct Settings {
   EngineOptions engine;
   Request request;
-  std::optional<int> threads;   ///< of the CPU device
-  std::string output;           ///< empty: sluice-<seed>.png in the current folder
+  std::optional<int> threads;  ///< of the CPU device
+  std::string output;          ///< empty: sluice-<seed>.png in the current folder
   bool prompt_given = false;
-  bool json = false;            ///< one JSON object on standard output, nothing else
-  bool quiet = false;           ///< only errors
-  bool verbose = false;         ///< every block of a plan, and the library's log
+  bool json = false;     ///< one JSON object on standard output, nothing else
+  bool quiet = false;    ///< only errors
+  bool verbose = false;  ///< every block of a plan, and the library's log
 };
 
 /// What follows from several options together: contradictions, and `threads` moved into the device's name.

@@ -10,7 +10,8 @@
 
 namespace sluice::golden {
 
-/// A tensor of an oracle file on the host. `shape` in torch's order (slowest first), as case.json speaks; values row-major, f32.
+/// A tensor of an oracle file on the host. `shape` in torch's order (slowest first), as case.json speaks; values row-major,
+/// f32.
 struct Array {
   std::vector<std::int64_t> shape;
   std::vector<float> values;

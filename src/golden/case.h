@@ -15,7 +15,7 @@ struct Case {
   std::string family, name;  ///< from case.json, or from the folders' names where it cannot be read
   std::filesystem::path folder;
   nlohmann::json meta;
-  std::string problem;       ///< why `meta` is empty
+  std::string problem;  ///< why `meta` is empty
 
   std::string id() const { return family + "/" + name; }
   /// A file beside case.json.

@@ -32,7 +32,8 @@ std::vector<float> joined(const std::vector<LaneOutputs>& outputs, std::size_t i
 }
 
 /// For each row of the batch the state at its first end token, looked for in its first chunk.
-std::vector<float> pooled(std::span<const float> states, std::span<const std::int32_t> ids, const Rows& rows, std::int32_t end_token) {
+std::vector<float> pooled(std::span<const float> states, std::span<const std::int32_t> ids, const Rows& rows,
+                          std::int32_t end_token) {
   const std::size_t width = states.size() / ids.size();
   std::vector<float> out;
   for (std::size_t b = 0; b < rows.batch; ++b) {
@@ -58,7 +59,9 @@ Result<std::vector<Measured>> run_clip_text(const Case& one, const Setup& setup)
   SLUICE_ASSIGN(const auto io, one.io());
   SLUICE_ASSIGN(const auto file, open_tensor_file(one.path(encoder.at("file")), *system_files()));
   const bool projects = encoder.value("has_proj", false);
-  SLUICE_ASSIGN(const auto part, load_clip_text(file, {.last_hidden = true, .skipped = true, .skipped_ln = true, .projected = projects, .skip = 1}));
+  SLUICE_ASSIGN(
+      const auto part,
+      load_clip_text(file, {.last_hidden = true, .skipped = true, .skipped_ln = true, .projected = projects, .skip = 1}));
   const std::string ids_name = encoder.at("ids");
   SLUICE_ASSIGN(const auto ids_array, read_array(*io, ids_name));
   SLUICE_ASSIGN(const auto ids, read_ids(*io, ids_name));
@@ -67,8 +70,8 @@ Result<std::vector<Measured>> run_clip_text(const Case& one, const Setup& setup)
   std::vector<LaneInputs> lanes;
   for (std::size_t l = 0; l < rows.lanes(); ++l) {
     std::vector<float> embedded(static_cast<std::size_t>(part.tokens.width) * rows.per_lane);
-    SLUICE_TRY(WeightStore::gather_rows({part.tokens.origin.file, part.tokens.origin.tensor}, std::span(ids).subspan(l * rows.per_lane, rows.per_lane),
-                                        embedded));
+    SLUICE_TRY(WeightStore::gather_rows({part.tokens.origin.file, part.tokens.origin.tensor},
+                                        std::span(ids).subspan(l * rows.per_lane, rows.per_lane), embedded));
     lanes.push_back({std::move(embedded)});
   }
   const Shape shape{part.config.hidden, static_cast<std::int64_t>(rows.per_lane), 1, 1};
@@ -81,7 +84,9 @@ Result<std::vector<Measured>> run_clip_text(const Case& one, const Setup& setup)
   const std::string prefix = encoder.value("out_prefix", std::string{});
   const auto end_token = encoder.at("eos").get<std::int32_t>();
   std::vector<Measured> out;
-  const auto add = [&](const std::string& name, const std::vector<float>& got) { out.push_back(measure(*io, prefix + name, got, allowed)); };
+  const auto add = [&](const std::string& name, const std::vector<float>& got) {
+    out.push_back(measure(*io, prefix + name, got, allowed));
+  };
   add("last_hidden", last);
   add("penultimate", states(*part.values.skipped));
   add("penultimate_ln", states(*part.values.skipped_ln));

@@ -59,7 +59,8 @@ class Selection {
  public:
   explicit Selection(std::vector<std::string> patterns) : patterns_(std::move(patterns)) {}
   bool has(const std::string& name) const {
-    return patterns_.empty() || std::any_of(patterns_.begin(), patterns_.end(), [&](const auto& p) { return glob_match(p, name); });
+    return patterns_.empty() ||
+           std::any_of(patterns_.begin(), patterns_.end(), [&](const auto& p) { return glob_match(p, name); });
   }
   /// Whether some output of a case with a line for each could be meant: the pattern's first two parts match.
   bool may_have_outputs_of(const std::string& id) const {
@@ -94,8 +95,10 @@ void run_selected(const Case& one, const Selection& selection, const Setup& setu
       return a.allowed.used(a.difference) < b.allowed.used(b.difference);
     };
     auto worst = *std::max_element(results->begin(), results->end(), worse);
-    if (!worst.problem.empty()) worst.problem = worst.output + ": " + worst.problem;
-    else if (results->size() > 1) worst.note = fmt::format("{}worst of {}: {}", worst.note.empty() ? "" : worst.note + ", ", results->size(), worst.output);
+    if (!worst.problem.empty())
+      worst.problem = worst.output + ": " + worst.problem;
+    else if (results->size() > 1)
+      worst.note = fmt::format("{}worst of {}: {}", worst.note.empty() ? "" : worst.note + ", ", results->size(), worst.output);
     print_line(id, worst, totals);
   }
   std::fflush(stdout);
@@ -106,8 +109,12 @@ int run(int argc, char** argv) {
   std::vector<std::string> patterns, folders;
   std::string budget;
   Setup setup;
-  app.add_option("--case", patterns, "family/case, with * and ?; for sampling family/case/output; may be repeated [all]")->type_name("GLOB")->allow_extra_args(false);
-  app.add_option("--budget", budget, "device bytes for each network, or sweep: eight budgets that have to agree bit for bit [unlimited]")->type_name("SIZE|sweep");
+  app.add_option("--case", patterns, "family/case, with * and ?; for sampling family/case/output; may be repeated [all]")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  app.add_option("--budget", budget,
+                 "device bytes for each network, or sweep: eight budgets that have to agree bit for bit [unlimited]")
+      ->type_name("SIZE|sweep");
   app.add_option("--device", setup.device, "where networks run")->type_name("NAME")->capture_default_str();
   app.add_option("DIR", folders, "folders to search for case.json")->required();
   try {

@@ -53,7 +53,8 @@ ComponentSpec spec_of(const char* name, const Component& component) {
   return spec;
 }
 
-Result<std::vector<LaneOutputs>> run_once(Session& session, const std::vector<StageSpec>& specs, const std::vector<LaneInputs>& lanes) {
+Result<std::vector<LaneOutputs>> run_once(Session& session, const std::vector<StageSpec>& specs,
+                                          const std::vector<LaneInputs>& lanes) {
   SLUICE_ASSIGN(Prepared* const prepared, session.prepare(specs));
   SLUICE_TRY(session.bind(*prepared));
   const auto sweep = [&]() -> Result<std::vector<LaneOutputs>> {
@@ -68,7 +69,8 @@ Result<std::vector<LaneOutputs>> run_once(Session& session, const std::vector<St
 bool same_bits(const std::vector<LaneOutputs>& a, const std::vector<LaneOutputs>& b) {
   for (std::size_t l = 0; l < a.size(); ++l) {
     for (std::size_t o = 0; o < a[l].size(); ++o) {
-      if (a[l][o].size() != b[l][o].size() || std::memcmp(a[l][o].data(), b[l][o].data(), a[l][o].size() * sizeof(float)) != 0) return false;
+      if (a[l][o].size() != b[l][o].size() || std::memcmp(a[l][o].data(), b[l][o].data(), a[l][o].size() * sizeof(float)) != 0)
+        return false;
     }
   }
   return a.size() == b.size();
@@ -76,8 +78,8 @@ bool same_bits(const std::vector<LaneOutputs>& a, const std::vector<LaneOutputs>
 
 }  // namespace
 
-Result<std::vector<LaneOutputs>> run_network(const Setup& setup, const char* name, const Component& component, const std::vector<Shape>& shapes,
-                                             const std::vector<LaneInputs>& lanes) {
+Result<std::vector<LaneOutputs>> run_network(const Setup& setup, const char* name, const Component& component,
+                                             const std::vector<Shape>& shapes, const std::vector<LaneInputs>& lanes) {
   SLUICE_ASSIGN(auto rig, open_rig(setup));
   SLUICE_ASSIGN(const auto id, rig.store->add(spec_of(name, component)));
   const std::vector<StageSpec> specs{{name, id, std::vector<LaneShape>(lanes.size(), LaneShape{shapes}), 1}};
@@ -91,13 +93,16 @@ Result<std::vector<LaneOutputs>> run_network(const Setup& setup, const char* nam
   std::vector<LaneOutputs> first;
   for (const auto budget : budgets_for(setup, smallest, full)) {
     rig.session->set_budget(budget);
+    rig.device->ledger().reset_peak();  // what opening the device and the budget before took
     SLUICE_ASSIGN(auto outputs, run_once(*rig.session, specs, lanes));
     if (budget && rig.device->ledger().report().peak > *budget) {
-      return fail(Code::device_failed, fmt::format("{} used {} bytes of a budget of {}", name, rig.device->ledger().report().peak, *budget));
+      return fail(Code::device_failed,
+                  fmt::format("{} used {} bytes of a budget of {}", name, rig.device->ledger().report().peak, *budget));
     }
-    rig.device->ledger().reset_peak();
-    if (first.empty()) first = std::move(outputs);
-    else if (!same_bits(first, outputs)) return fail(Code::device_failed, fmt::format("{} gives other bits with a budget of {} bytes", name, *budget));
+    if (first.empty())
+      first = std::move(outputs);
+    else if (!same_bits(first, outputs))
+      return fail(Code::device_failed, fmt::format("{} gives other bits with a budget of {} bytes", name, *budget));
   }
   return first;
 }

@@ -29,8 +29,8 @@ std::vector<std::optional<Bytes>> budgets_for(const Setup& setup, Bytes smallest
 
 /// One pass of a network over lanes of one shape. `shapes`: of each input, parallel to the model's inputs.
 /// With a sweep of budgets the outputs have to be equal bit for bit, else device_failed; the first's are returned.
-Result<std::vector<LaneOutputs>> run_network(const Setup& setup, const char* name, const Component& component, const std::vector<Shape>& shapes,
-                                             const std::vector<LaneInputs>& lanes);
+Result<std::vector<LaneOutputs>> run_network(const Setup& setup, const char* name, const Component& component,
+                                             const std::vector<Shape>& shapes, const std::vector<LaneInputs>& lanes);
 
 /// Where an output stands among a model's outputs, and an input among its inputs.
 std::size_t output_index(const Model& model, Value value);

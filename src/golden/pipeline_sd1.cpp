@@ -86,14 +86,21 @@ Result<std::vector<Measured>> run_pipeline_sd1(const Case& one, const Setup& set
   Trace first;
   for (const auto budget : budgets_for(setup, smallest, full)) {
     rig.session->set_budget(budget);
+    rig.device->ledger().reset_peak();
     SLUICE_ASSIGN(auto trace, draw(*model, rig, settings));
-    if (first.empty()) first = std::move(trace);
-    else if (!same_bits(first, trace)) return fail(Code::device_failed, fmt::format("another picture with a budget of {} bytes", *budget));
+    if (const auto peak = rig.device->ledger().report().peak; budget && peak > *budget) {
+      return fail(Code::device_failed, fmt::format("used {} bytes of a budget of {}", peak, *budget));
+    }
+    if (first.empty())
+      first = std::move(trace);
+    else if (!same_bits(first, trace))
+      return fail(Code::device_failed, fmt::format("another picture with a budget of {} bytes", *budget));
   }
   std::vector<Measured> out;
   for (const auto& entry : one.meta.at("outputs").items()) {
     const auto got = first.find(entry.key());
-    if (got != first.end()) out.push_back(measure(*io, entry.key(), got->second, tolerance(Work::pipeline, one.weight_dtype(), setup.backend())));
+    if (got != first.end())
+      out.push_back(measure(*io, entry.key(), got->second, tolerance(Work::pipeline, one.weight_dtype(), setup.backend())));
   }
   return out;
 }

@@ -10,7 +10,8 @@ namespace sluice::golden {
 Measured measure(const TensorFile& io, const std::string& output, std::span<const float> got, const Tolerance& allowed) {
   const auto want = read_array(io, output);
   if (!want) return unknown(output, want.error().message);
-  if (got.size() != want->values.size()) return unknown(output, fmt::format("has {} values, expected {}", got.size(), want->values.size()));
+  if (got.size() != want->values.size())
+    return unknown(output, fmt::format("has {} values, expected {}", got.size(), want->values.size()));
   return {output, compare(got, want->values), allowed, {}, {}};
 }
 

@@ -14,7 +14,7 @@ namespace sluice::golden {
 struct Setup {
   std::string device = "cpu";
   std::optional<Bytes> budget;  ///< none: unlimited
-  bool sweep = false;           ///< eight budgets from the smallest that works to the full size, each of which must agree bit for bit
+  bool sweep = false;  ///< eight budgets from the smallest that works to the full size, each of which must agree bit for bit
   std::string backend() const { return device.substr(0, device.find(':')); }
 };
 

@@ -18,12 +18,14 @@ std::string expected_prefix(const std::string& file) {
 Result<std::shared_ptr<const TensorFile>> open_whole(const std::string& path) {
   SLUICE_ASSIGN(auto file, open_tensor_file(path, *system_files()));
   if (!file->unknown.empty()) {
-    return fail(Code::unsupported, fmt::format("{}: tensor {} has a type that this build cannot read", path, file->unknown.front()));
+    return fail(Code::unsupported,
+                fmt::format("{}: tensor {} has a type that this build cannot read", path, file->unknown.front()));
   }
   return file;
 }
 
-void check_valid(const Case& one, const TensorFile& io, const std::string& name, const nlohmann::json& tensors, std::vector<Measured>& out) {
+void check_valid(const Case& one, const TensorFile& io, const std::string& name, const nlohmann::json& tensors,
+                 std::vector<Measured>& out) {
   const auto file = open_whole(one.path(name));
   if (!file) {
     out.push_back(unknown(name, file.error().message));

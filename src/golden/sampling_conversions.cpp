@@ -44,10 +44,14 @@ Result<std::vector<float>> compute(const std::string& output, const TensorFile& 
   SLUICE_ASSIGN(const auto x, read_array(io, "x"));
   SLUICE_ASSIGN(const auto net, read_array(io, "net_out"));
   std::vector<float> out(x.values.size());
-  if (name == "scaled_input") scale_input(x.values, value, out);
-  else if (name == "denoised_eps") to_denoised(Prediction::eps, x.values, net.values, value, out);
-  else if (name == "denoised_v") to_denoised(Prediction::v, x.values, net.values, value, out);
-  else return fail(Code::unsupported, fmt::format("no conversion {}", name));
+  if (name == "scaled_input")
+    scale_input(x.values, value, out);
+  else if (name == "denoised_eps")
+    to_denoised(Prediction::eps, x.values, net.values, value, out);
+  else if (name == "denoised_v")
+    to_denoised(Prediction::v, x.values, net.values, value, out);
+  else
+    return fail(Code::unsupported, fmt::format("no conversion {}", name));
   return out;
 }
 
@@ -58,7 +62,8 @@ Result<std::vector<Measured>> run_conversions(const Case& one, const Setup&) {
   std::vector<Measured> out;
   for (const auto& entry : one.meta.at("outputs").items()) {
     const auto got = compute(entry.key(), *io);
-    out.push_back(got ? measure(*io, entry.key(), *got, tolerance(Work::sampling, "f32", "host")) : unknown(entry.key(), got.error().message));
+    out.push_back(got ? measure(*io, entry.key(), *got, tolerance(Work::sampling, "f32", "host"))
+                      : unknown(entry.key(), got.error().message));
   }
   return out;
 }

@@ -23,7 +23,8 @@ Result<SamplerOptions> sampler_options(std::string name) {
   if (const auto at = name.find("_eta"); at != std::string::npos) {
     double value = 0;
     const char* end = name.data() + name.size();
-    if (std::from_chars(name.data() + at + 4, end, value).ptr != end) return fail(Code::invalid_argument, "eta of " + name + " is no number");
+    if (std::from_chars(name.data() + at + 4, end, value).ptr != end)
+      return fail(Code::invalid_argument, "eta of " + name + " is no number");
     eta = value;
     name.resize(at);
   }
@@ -32,7 +33,8 @@ Result<SamplerOptions> sampler_options(std::string name) {
 }
 
 /// x after each step, one after another.
-Result<std::vector<float>> trace(const SamplerOptions& options, bool flow, const Array& sigmas, const Array& start, const Array& noise) {
+Result<std::vector<float>> trace(const SamplerOptions& options, bool flow, const Array& sigmas, const Array& start,
+                                 const Array& noise) {
   std::vector<float> x(start.values);
   for (auto& v : x) v *= sigmas.values.front();
   const auto draw = [&noise](int step, std::span<float> out) {
@@ -65,7 +67,8 @@ Result<Measured> run_one(const TensorFile& io, const std::string& output, const 
   if (options.kind == SamplerKind::euler || options.kind == SamplerKind::euler_a) {
     SLUICE_ASSIGN(const auto same, trace({.kind = SamplerKind::ddim, .eta = options.eta}, flow, sigmas, start, noise));
     auto second = measure(io, output, same, allowed);
-    if (!second.problem.empty() || allowed.used(second.difference) > allowed.used(result.difference)) result = std::move(second);
+    if (!second.problem.empty() || allowed.used(second.difference) > allowed.used(result.difference))
+      result = std::move(second);
     result.note = "and as ddim";
   }
   return result;

@@ -13,7 +13,8 @@ Result<Measured> run_one(const TensorFile& io, const std::string& output) {
   const auto [name, parameters, count] = split_dotted(output);
   SLUICE_ASSIGN(const auto kind, parse_schedule(name));
   int steps = 0;
-  if (std::from_chars(count.data(), count.data() + count.size(), steps).ptr != count.data() + count.size() || !parameters.empty()) {
+  if (std::from_chars(count.data(), count.data() + count.size(), steps).ptr != count.data() + count.size() ||
+      !parameters.empty()) {
     return unknown(output, fmt::format("schedule {} takes no parameters here", name));
   }
   SLUICE_ASSIGN(const auto schedule, make_schedule(kind, NoiseTable::stable_diffusion(), steps));

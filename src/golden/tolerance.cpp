@@ -28,8 +28,10 @@ Tolerance tolerance(Work work, std::string_view weight_dtype, std::string_view) 
     case Work::dequantise: return {.max_abs = 1e-6};
     case Work::sampling: return {.rel_rms = 1e-5, .max_abs_over_rms = 1e-4};
     case Work::random: return {.max_abs = 1e-5};
-    case Work::network: return f32 ? Tolerance{.rel_rms = 1e-4, .max_abs_over_rms = 2e-3} : Tolerance{.rel_rms = 5e-3, .max_abs_over_rms = 1e-1};
-    case Work::pipeline: return f32 ? Tolerance{.rel_rms = 1e-3, .max_abs_over_rms = 1e-2} : Tolerance{.rel_rms = 3e-2, .max_abs_over_rms = 3e-1};
+    case Work::network:
+      return f32 ? Tolerance{.rel_rms = 1e-4, .max_abs_over_rms = 2e-3} : Tolerance{.rel_rms = 5e-3, .max_abs_over_rms = 1e-1};
+    case Work::pipeline:
+      return f32 ? Tolerance{.rel_rms = 1e-3, .max_abs_over_rms = 1e-2} : Tolerance{.rel_rms = 3e-2, .max_abs_over_rms = 3e-1};
   }
   return {.max_abs = 0};
 }

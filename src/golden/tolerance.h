@@ -20,15 +20,16 @@ struct Tolerance {
 
 /// What kind of computation a tolerance is for.
 enum class Work {
-  loading,    ///< bytes read and widened
-  dequantise, ///< block types expanded by ggml
-  sampling,   ///< host arithmetic in f64, stored as f32
-  random,     ///< random streams: libm's last bits
-  network,    ///< one pass of a network
-  pipeline,   ///< several networks in a row, fed back into each other
+  loading,     ///< bytes read and widened
+  dequantise,  ///< block types expanded by ggml
+  sampling,    ///< host arithmetic in f64, stored as f32
+  random,      ///< random streams: libm's last bits
+  network,     ///< one pass of a network
+  pipeline,    ///< several networks in a row, fed back into each other
 };
 
-/// The one table. `weight_dtype` as case.json has it ("f32", "f16", "bf16", …); `backend` is the device's kind ("cpu", "sim", "vulkan", …).
+/// The one table. `weight_dtype` as case.json has it ("f32", "f16", "bf16", …); `backend` is the device's kind ("cpu", "sim",
+/// "vulkan", …).
 Tolerance tolerance(Work work, std::string_view weight_dtype, std::string_view backend);
 
 }  // namespace sluice::golden

@@ -1,6 +1,7 @@
 #include "golden/array.h"
 #include "golden/network.h"
 #include "models/checkpoint.h"
+#include "sampling/parametrisation.h"
 
 namespace sluice::golden {
 
@@ -16,7 +17,8 @@ Result<std::vector<Measured>> run_unet(const Case& one, const Setup& setup) {
     return fail(Code::corrupt, "x, timesteps and context do not belong together");
   }
   const Model& model = *part.component.model;
-  const auto x_at = input_index(model, part.values.x), t_at = input_index(model, part.values.t_emb), c_at = input_index(model, part.values.context);
+  const auto x_at = input_index(model, part.values.x), t_at = input_index(model, part.values.t_emb),
+             c_at = input_index(model, part.values.context);
   std::vector<Shape> shapes(model.inputs.size(), Shape{1, 1, 1, 1});
   shapes[x_at] = {x.shape[3], x.shape[2], x.shape[1], 1};
   shapes[t_at] = {part.config.model_channels, 1, 1, 1};

@@ -47,7 +47,8 @@ Result<std::vector<Measured>> run_vae(const Case& one, const Setup& setup) {
       means.insert(means.end(), mean.begin(), mean.end());
       log_variances.insert(log_variances.end(), log_variance.begin(), log_variance.end());
     }
-    std::transform(means.begin(), means.end(), std::back_inserter(latents), [&](float m) { return static_cast<float>((m - shift) * scale); });
+    std::transform(means.begin(), means.end(), std::back_inserter(latents),
+                   [&](float m) { return static_cast<float>((m - shift) * scale); });
     out.push_back(measure(*io, "mean", means, allowed));
     out.push_back(measure(*io, "logvar", log_variances, allowed));
     out.push_back(measure(*io, "latent", latents, allowed));
