@@ -67,8 +67,9 @@ struct Request {
 
 /// What happens now. Called from the thread that called `generate`, at block ends at most.
 struct Progress {
-  std::string stage;                ///< "load", "encode", "denoise", "decode"
+  std::string stage;                ///< "encode", "denoise", "decode"
   int done = 0, total = 0;          ///< steps (denoise) or blocks
+  double fraction = 0;              ///< of the whole request's expected time that is done, 0…1
   double elapsed_s = 0, eta_s = 0;  ///< of the whole request; eta 0 while unknown
   double link_bytes_per_s = 0;      ///< of late
 };

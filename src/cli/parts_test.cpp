@@ -123,7 +123,7 @@ TEST_CASE("every kind of error has its exit code and says what to do") {
 }
 
 TEST_CASE("the progress line fits the terminal and says stage, count, time left and rate") {
-  const Progress progress{.stage = "denoise", .done = 5, .total = 20, .eta_s = 75, .link_bytes_per_s = 200e6};
+  const Progress progress{.stage = "denoise", .done = 5, .total = 20, .fraction = 0.25, .eta_s = 75, .link_bytes_per_s = 200e6};
   for (int columns = 1; columns <= 200; ++columns)
     CHECK(static_cast<int>(progress_line(progress, columns).size()) < std::max(columns, 2));
   const auto line = progress_line(progress, 100);

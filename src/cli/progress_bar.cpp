@@ -30,7 +30,7 @@ std::string progress_line(const Progress& progress, int columns) {
   std::string line = head;
   if (room >= 4) {
     const int width = std::min(room, 40);
-    const int full = total ? width * done / total : 0;
+    const int full = std::clamp(static_cast<int>(width * progress.fraction), 0, width);
     line +=
         "[" + std::string(static_cast<std::size_t>(full), '#') + std::string(static_cast<std::size_t>(width - full), '-') + "]";
   }

@@ -283,9 +283,9 @@ Packing smallest_packing(const StageView& view) {
 std::string_view policy_name(Policy policy) {
   switch (policy) {
     case Policy::interleaved: return "interleaved";
-    case Policy::first_k: return "first_k";
-    case Policy::all_streamed: return "all_streamed";
-    case Policy::all_resident: return "all_resident";
+    case Policy::first_k: return "first-k";
+    case Policy::all_streamed: return "all-streamed";
+    case Policy::all_resident: return "all-resident";
   }
   return "unknown";
 }

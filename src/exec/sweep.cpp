@@ -122,6 +122,11 @@ SweepStats SweepRunner::stats() const {
   return stats_;
 }
 
+Bytes SweepRunner::copied() const {
+  const std::lock_guard lock(mutex_);
+  return stats_.copied_total;
+}
+
 Status SweepRunner::write(std::size_t lane, Value input, std::span<const std::byte> data) {
   ggml_tensor* t = stage_.value_tensor(lane, input);
   if (!t) return {};  // an input that no block of this model reads

@@ -45,6 +45,8 @@ class SweepRunner {
   void finish();
 
   SweepStats stats() const;
+  /// Bytes over the link so far. Cheap: for progress.
+  Bytes copied() const;
 
  private:
   struct Job {

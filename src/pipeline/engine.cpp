@@ -132,7 +132,10 @@ class EngineImpl final : public Engine {
       if (e.code == Code::over_budget && e.needed > 0) e.message = refusal(e, settings);
       return fail(std::move(e));
     }
-    return plan_report(**prepared, store_, *device_, session_.options().budget);
+    PlanReport report = plan_report(**prepared, store_, *device_, session_.options().budget);
+    report.width = settings.request.width;
+    report.height = settings.request.height;
+    return report;
   }
 
   std::string refusal(const Error& e, const Settings& s) const {

@@ -10,6 +10,9 @@ namespace sluice {
 namespace {
 
 enum StageIndex : std::size_t { kEncode, kDenoise, kDecode };
+constexpr const char* kStageNames[] = {"encode", "denoise", "decode"};
+// Shorter windows make the link's rate jump with every block.
+constexpr double kRateWindow_s = 0.5;
 
 StageRun run_of(const char* name, const SweepStats& stats) {
   StageRun run;
@@ -26,6 +29,16 @@ StageRun run_of(const char* name, const SweepStats& stats) {
   run.copied = stats.copied_total;
   run.copied_steady = stats.copied.empty() ? 0 : stats.copied.back();
   return run;
+}
+
+Status check_start_noise(const Settings& s) {
+  if (s.start_noise.empty()) return {};
+  const auto elements = static_cast<std::size_t>(s.latent_width * s.latent_height * s.latent_channels);
+  const auto images = static_cast<std::size_t>(s.request.batch);
+  if (s.start_noise.size() == images &&
+      std::all_of(s.start_noise.begin(), s.start_noise.end(), [&](const auto& noise) { return noise.size() == elements; }))
+    return {};
+  return fail(Code::invalid_argument, fmt::format("start noise must be {} times {} values", images, elements));
 }
 
 }  // namespace
@@ -68,11 +81,20 @@ Result<std::vector<StageSpec>> TextToImage::stages(const Settings& s) const {
   };
 }
 
-void TextToImage::report(const char* stage, int done, int total) {
+void TextToImage::report(std::size_t stage, int done, int total, double part, const SweepRunner* runner) {
   if (!progress_) return;
-  Progress p{.stage = stage, .done = done, .total = total, .elapsed_s = clock_.seconds()};
-  const double in_stage = p.elapsed_s - stage_started_s_;
-  if (done > 0 && done <= total) p.eta_s = in_stage / done * (total - done);
+  Progress p{.stage = kStageNames[stage], .done = done, .total = total, .elapsed_s = clock_.seconds()};
+  // Stages differ in length; what the plan expects of them says how much of the request is done.
+  p.fraction = share_[stage] * part;
+  for (std::size_t s = 0; s < stage; ++s) p.fraction += share_[s];
+  if (p.fraction > 0) p.eta_s = p.elapsed_s * (1 - p.fraction) / p.fraction;
+  if (runner && p.elapsed_s - seen_at_s_ >= kRateWindow_s) {
+    const Bytes copied = runner->copied();
+    link_rate_ = copied >= seen_copied_ ? static_cast<double>(copied - seen_copied_) / (p.elapsed_s - seen_at_s_) : 0;
+    seen_copied_ = copied;
+    seen_at_s_ = p.elapsed_s;
+  }
+  p.link_bytes_per_s = link_rate_;
   progress_(p);
 }
 
@@ -80,12 +102,22 @@ Result<Drawn> TextToImage::draw(const Settings& settings, const ProgressFunction
                                 const Watch& watch) {
   progress_ = progress;
   clock_ = Stopwatch();
-  stage_started_s_ = 0;
-  report("load", 0, 1);
+  seen_copied_ = 0;
+  seen_at_s_ = link_rate_ = 0;
+  SLUICE_TRY(check_start_noise(settings));
   SLUICE_TRY(store_.check_sources());
   SLUICE_ASSIGN(const auto specs, stages(settings));
   SLUICE_ASSIGN(Prepared* const prepared, session_.prepare(specs));
   SLUICE_TRY(session_.bind(*prepared));
+  share_.clear();
+  double all = 0;
+  for (const auto& stage : prepared->stages) {
+    double seconds = 0;
+    for (const auto& block : stage.cost().blocks) seconds += block.compute_s * stage.cost().sweeps;
+    share_.push_back(seconds);
+    all += seconds;
+  }
+  for (double& s : share_) s = all > 0 ? s / all : 1.0 / static_cast<double>(share_.size());
   Drawn drawn;
   drawn.runs.resize(3);
   const auto run_all = [&]() -> Status {
@@ -102,7 +134,6 @@ Result<Drawn> TextToImage::draw(const Settings& settings, const ProgressFunction
 Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Settings& s, const Watch& watch,
                                                  const CancelToken& cancel, StageRun& run) {
   Stage& stage = prepared.stages[kEncode];
-  stage_started_s_ = clock_.seconds();
   const Tokens t = tokens(s);
   std::vector<LaneInputs> inputs;
   const auto width = static_cast<std::size_t>(model_.parts.text.tokens.width);
@@ -118,8 +149,9 @@ Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Setti
   SLUICE_TRY(gather(t.uncond));
   SLUICE_ASSIGN(const auto runner, session_.begin(prepared, kEncode, cancel));
   const int blocks = static_cast<int>(stage.blocks());
-  SLUICE_ASSIGN(const auto outputs,
-                sweep_once(*runner, stage, inputs, true, [&](int done) { report("encode", done, blocks); }));
+  SLUICE_ASSIGN(const auto outputs, sweep_once(*runner, stage, inputs, true, [&](int done) {
+                  report(kEncode, done, blocks, static_cast<double>(done) / blocks, runner.get());
+                }));
   run = run_of("encode", runner->stats());
 
   const Value wanted = s.request.clip_skip == 2 ? *model_.parts.text.values.skipped_ln : *model_.parts.text.values.last_hidden;
@@ -140,7 +172,6 @@ Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Setti
 Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context& context, const Watch& watch,
                             const CancelToken& cancel, Drawn& drawn, StageRun& run) {
   Stage& stage = prepared.stages[kDenoise];
-  stage_started_s_ = clock_.seconds();
   const NoiseTable& table = NoiseTable::stable_diffusion();
   SLUICE_ASSIGN(const Schedule schedule, make_schedule(s.schedule, table, s.request.steps));
   const auto images = static_cast<std::size_t>(s.request.batch);
@@ -153,6 +184,7 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
     streams.push_back(make_random_stream(s.rng, image_seed(static_cast<std::uint64_t>(s.request.seed), i)));
     std::vector<float> start(elements);
     streams[i]->normal(start);
+    if (!s.start_noise.empty()) start = s.start_noise[i];
     for (float& x : start) x = static_cast<float>(x * schedule.initial_scale);
     RandomStream* stream = streams[i].get();
     SLUICE_ASSIGN(auto sampler, make_sampler({s.sampler, default_eta(s.sampler)}, schedule.sigmas, std::move(start),
@@ -183,7 +215,7 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
   const int blocks = static_cast<int>(stage.blocks());
   int sweeps = 0;
   std::vector<float> guided(elements);
-  report("denoise", 0, s.request.steps * blocks);
+  report(kDenoise, 0, s.request.steps, 0, runner.get());
   while (!samplers[0]->done()) {
     for (std::size_t i = 0; i < images; ++i) {
       const auto query = samplers[i]->next();
@@ -194,8 +226,10 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
         timestep_embedding(t, lanes[i * passes + p][t_slot]);
       }
     }
-    auto outputs = sweep_once(*runner, stage, lanes, sweeps == 0,
-                              [&](int done) { report("denoise", sweeps * blocks + done, s.request.steps * blocks); });
+    auto outputs = sweep_once(*runner, stage, lanes, sweeps == 0, [&](int done) {
+      report(kDenoise, done == blocks ? sweeps + 1 : sweeps, s.request.steps,
+             (sweeps + static_cast<double>(done) / blocks) / s.request.steps, runner.get());
+    });
     if (!outputs) return fail_while(fmt::format("step {}", sweeps + 1), std::move(outputs).error());
     for (std::size_t i = 0; i < images; ++i) {
       const auto query = samplers[i]->next();
@@ -219,7 +253,6 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
 
 Status TextToImage::decode(Prepared& prepared, const Watch& watch, const CancelToken& cancel, Drawn& drawn, StageRun& run) {
   Stage& stage = prepared.stages[kDecode];
-  stage_started_s_ = clock_.seconds();
   std::vector<LaneInputs> lanes;
   for (const auto& latent : drawn.latents) {
     std::vector<float> unscaled(latent.size());
@@ -229,7 +262,9 @@ Status TextToImage::decode(Prepared& prepared, const Watch& watch, const CancelT
   }
   SLUICE_ASSIGN(const auto runner, session_.begin(prepared, kDecode, cancel));
   const int blocks = static_cast<int>(stage.blocks());
-  SLUICE_ASSIGN(auto outputs, sweep_once(*runner, stage, lanes, true, [&](int done) { report("decode", done, blocks); }));
+  SLUICE_ASSIGN(auto outputs, sweep_once(*runner, stage, lanes, true, [&](int done) {
+                  report(kDecode, done, blocks, static_cast<double>(done) / blocks, runner.get());
+                }));
   for (auto& lane : outputs) drawn.pixels.push_back(std::move(lane[0]));
   run = run_of("decode", runner->stats());
   for (std::size_t i = 0; i < drawn.pixels.size(); ++i) {

@@ -38,7 +38,8 @@ class TextToImage {
 
   /// The stages of a request: lanes and shapes. Host arithmetic only.
   Result<std::vector<StageSpec>> stages(const Settings& settings) const;
-  /// Makes the pictures. Errors: over_budget before anything is allocated; device_failed, io, cancelled later.
+  /// Makes the pictures. Errors: invalid_argument (start noise of another size) and over_budget before anything is allocated;
+  /// device_failed, io, cancelled later.
   Result<Drawn> draw(const Settings& settings, const ProgressFunction& progress, const CancelToken& cancel,
                      const Watch& watch = {});
 
@@ -55,14 +56,17 @@ class TextToImage {
   Status denoise(Prepared& prepared, const Settings& settings, const Context& context, const Watch& watch,
                  const CancelToken& cancel, Drawn& drawn, StageRun& run);
   Status decode(Prepared& prepared, const Watch& watch, const CancelToken& cancel, Drawn& drawn, StageRun& run);
-  void report(const char* stage, int done, int total);
+  /// `part`: how much of the stage is done, 0…1.
+  void report(std::size_t stage, int done, int total, double part, const SweepRunner* runner);
 
   LoadedModel& model_;
   WeightStore& store_;
   Session& session_;
   ProgressFunction progress_;
   Stopwatch clock_;
-  double stage_started_s_ = 0;
+  std::vector<double> share_;  ///< of each stage in the request's predicted compute time
+  Bytes seen_copied_ = 0;      ///< over the link, when the rate was last taken
+  double seen_at_s_ = 0, link_rate_ = 0;
 };
 
 }  // namespace sluice
