@@ -23,7 +23,7 @@ struct Variants {
   std::uint64_t hash() const;
 };
 
-/// The table: the CPU's, or one that every backend of ggml can run without loss.
+/// The table: the CPU's (also for a null device), or one that every backend of ggml can run without loss.
 Variants variants_for(ggml_backend_dev_t device);
 
 }  // namespace sluice
