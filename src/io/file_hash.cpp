@@ -16,7 +16,7 @@ Result<std::string> model_hash(const File& file, const CancelToken& cancel) {
   for (Bytes offset = 0; offset < file.size(); offset += piece.size()) {
     if (cancel.cancelled()) return fail(Code::cancelled, fmt::format("{}: hashing was cancelled", file.path()));
     piece.resize(std::min<Bytes>(MiB, file.size() - offset));
-    SLUICE_TRY(file.read_at_uncached(offset, piece));
+    SLUICE_TRY(file.read_at(offset, piece));
     hash.update(piece);
   }
   return hash.hex().substr(0, 10);

@@ -8,7 +8,8 @@
 namespace sluice {
 
 /// The "Model hash" of picture metadata as users know it: the first 10 hex digits of the SHA-256 of the whole file.
-/// Reads in pieces of 1 MiB past the page cache. Cost: the whole file once, about 3 s per GiB. Errors: io, cancelled.
+/// Reads in pieces of 1 MiB through the page cache: the model's pages are wanted there. Cost: the whole file once. Errors: io,
+/// cancelled.
 Result<std::string> model_hash(const File& file, const CancelToken& cancel = {});
 
 /// A cheap stand-in, for telling files apart in a cache: 64 hex digits of the SHA-256 of the size (8 bytes, little endian) and
