@@ -64,6 +64,11 @@ class Rig {
 
   Result<Drawn> draw(const Request& request, const CancelToken& cancel = {}, const Watch& watch = {}) {
     SLUICE_ASSIGN(const Settings settings, check_request(request, model_->rule));
+    return draw(settings, cancel, watch);
+  }
+
+  /// The same from settings, which can say more than a request: the noise to start from.
+  Result<Drawn> draw(const Settings& settings, const CancelToken& cancel = {}, const Watch& watch = {}) {
     return TextToImage(*model_, store_, session_).draw(settings, {}, cancel, watch);
   }
 
