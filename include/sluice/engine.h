@@ -17,7 +17,7 @@ namespace sluice {
 /// How much of a device may be used. "unlimited" is a kind of its own, not a number.
 struct Budget {
   enum class Kind {
-    automatic,   ///< what is free now, less the reserve
+    automatic,   ///< what is free now, less the reserve; follows the device from request to request
     bytes,       ///< at most `value`
     leave_free,  ///< all but `value`
   };
@@ -42,7 +42,7 @@ struct EngineOptions {
       "cpu";  ///< "cpu", "cpu:threads=2", "sim:memory=24MiB,…" (docs/simulated-device.md), a GPU's name from `devices()`
   Budget device_budget;              ///< bytes of the device, backend account included
   std::optional<Bytes> host_budget;  ///< bytes of host memory for kept images and staging; none: unlimited
-  Bytes reserve = 256 * MiB;         ///< left free when the budget is automatic
+  Bytes reserve = 256 * MiB;         ///< left free when the budget is automatic; at most an eighth of the device
   Load load = Load::automatic;
   bool prefetch = true;                ///< false: at most one streamed block holds memory, copies and compute take turns
   std::string policy = "interleaved";  ///< or "first-k", "all-streamed", "all-resident": for comparison

@@ -13,22 +13,47 @@ Result<Budget> Budget::parse(const std::string& text) {
   return Budget{leave ? Kind::leave_free : Kind::bytes, bytes};
 }
 
-Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& device, Bytes reserve) {
+Bytes automatic_reserve(Bytes reserve, Bytes total) { return std::min(reserve, total / 8); }
+
+Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& device, Bytes held, Bytes reserve) {
   if (budget.kind == Budget::Kind::bytes) return std::optional<Bytes>(budget.value);
   const MemoryView memory = device.memory();
-  const Bytes keep = budget.kind == Budget::Kind::leave_free ? budget.value : reserve;
   if (!memory.known) {
     if (budget.kind == Budget::Kind::automatic) return std::optional<Bytes>();
     return fail(Code::invalid_argument,
                 fmt::format("{} does not say how much memory it has: give the device budget as a size, for example 4GiB",
                             device.info().name));
   }
+  const bool leave = budget.kind == Budget::Kind::leave_free;
+  const Bytes keep = leave ? budget.value : automatic_reserve(reserve, memory.total);
   const Bytes free = std::min(memory.free, memory.total);
-  if (keep >= free && budget.kind == Budget::Kind::leave_free) {
+  // Nothing above the total: what is held may have been counted as free.
+  const Bytes ours = std::min(free + std::min(held, memory.total), memory.total);
+  if (leave && keep >= ours) {
     return fail(Code::invalid_argument, fmt::format("leaving {} free on {} is impossible: {} are free now", format_bytes(keep),
-                                                    device.info().name, format_bytes(free)));
+                                                    device.info().name, format_bytes(ours)));
   }
-  return std::optional<Bytes>(free - std::min(keep, free));
+  return std::optional<Bytes>(ours - std::min(keep, ours));
+}
+
+Status follow_memory(const Budget& budget, Device& device, Bytes reserve, Session& session) {
+  if (budget.kind == Budget::Kind::bytes) return {};
+  const MemoryView memory = device.memory();
+  if (!memory.known) return {};
+  const LedgerReport books = device.ledger().report();
+  const Bytes held = books.total + books.backend;
+  SLUICE_ASSIGN(const auto now, resolve_budget(budget, device, held, reserve));
+  const auto& before = session.options().budget;
+  // Free memory flutters. Half of what is to stay free takes that up, so what is or will be taken fits all the same.
+  const Bytes keep = automatic_reserve(reserve, memory.total);
+  const Bytes flutter = (budget.kind == Budget::Kind::leave_free ? std::min(keep, budget.value) : keep) / 2;
+  const bool changed = [&] {
+    if (!before) return true;
+    const Bytes taken = books.total > 0 ? held : *before;
+    return taken > *now + flutter || *now < *before - *before / 4 || *now > *before + *before / 4;
+  }();
+  if (changed) session.set_budget(now);
+  return {};
 }
 
 }  // namespace sluice

@@ -3,13 +3,25 @@
 #include <optional>
 
 #include "device/device.h"
+#include "exec/session.h"
 #include "sluice/engine.h"
 
 namespace sluice {
 
-/// The bytes a budget means on a device as it is now: min(what the user allows, free − reserve); a number always wins over the
-/// measurement. None: nothing is known and nothing was asked, so allocation itself decides.
-/// Errors: invalid_argument (leave_free of more than there is, or where the total is unknown).
-Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& device, Bytes reserve);
+/// What stays free under an automatic budget: `reserve`, but never more than an eighth of the device, so that small devices
+/// can be used too. Pure.
+Bytes automatic_reserve(Bytes reserve, Bytes total);
+
+/// The bytes a budget means on a device as it is now. A number always wins over the measurement. Else, with `held` the bytes
+/// that the asker holds there already and may use again, clamp(free + held − what is to stay free, 0, total). None: nothing is
+/// known and nothing was asked, so allocation itself decides. Errors: invalid_argument (leave_free of more than there is, or
+/// where the total is unknown).
+Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& device, Bytes held, Bytes reserve);
+
+/// Moves a session's budget with the device's memory, asked before each request: down as soon as what is held eats up half of
+/// what is to stay free, or a quarter less can be had; up only for a gain of a quarter, since a new budget loads everything
+/// anew. A budget in bytes stays, and so does any other while the device's report cannot be believed. Errors: those of
+/// resolve_budget.
+Status follow_memory(const Budget& budget, Device& device, Bytes reserve, Session& session);
 
 }  // namespace sluice

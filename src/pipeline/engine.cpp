@@ -109,22 +109,8 @@ class EngineImpl final : public Engine {
   }
 
  private:
-  // An automatic budget follows what is free now: down as soon as the plan no longer fits, up only for a real gain, since a new
-  // budget reloads everything.
-  Status follow_memory() {
-    if (options_.device_budget.kind == Budget::Kind::bytes) return {};
-    SLUICE_ASSIGN(auto now, resolve_budget(options_.device_budget, *device_, options_.reserve));
-    const auto& budget = session_.options().budget;
-    if (!now || !budget) return {};
-    const LedgerReport books = device_->ledger().report();
-    *now += books.total;  // what we hold ourselves is ours to use again
-    if (*now < books.total + books.backend || *now < *budget - *budget / 4 || *now > *budget + *budget / 4)
-      session_.set_budget(now);
-    return {};
-  }
-
   Result<PlanReport> plan_of(const Settings& settings) {
-    SLUICE_TRY(follow_memory());
+    SLUICE_TRY(follow_memory(options_.device_budget, *device_, options_.reserve, session_));
     SLUICE_ASSIGN(const auto specs, TextToImage(*model_, store_, session_).stages(settings));
     auto prepared = session_.prepare(specs);
     if (!prepared) {
@@ -167,7 +153,7 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   SLUICE_ASSIGN(const Policy policy, parse_policy(options.policy));
   SLUICE_ASSIGN(auto device, open_device(options.device));
   SessionOptions session;
-  SLUICE_ASSIGN(session.budget, resolve_budget(options.device_budget, *device, options.reserve));
+  SLUICE_ASSIGN(session.budget, resolve_budget(options.device_budget, *device, 0, options.reserve));
   session.plan.policy = policy;
   if (!options.prefetch) session.plan.max_in_flight = 1;
   session.log = options.log;
