@@ -38,21 +38,24 @@ class Attempt {
     for (const auto& item : items) lived += item.length;
     const double n = static_cast<double>(items.size());
     // Short lives meet few others: looking them up tick by tick then beats looking at everyone.
-    sparse_ = n > 100 && lived / n * lived / period * 4 < n;
-    if (sparse_) {
-      at_tick_.resize(period);
-      seen_.resize(items.size());
-    }
+    sparse_ = n > 24 && lived / n * lived / period * 2 < n;
+    if (!sparse_) return;
+    seen_.resize(items.size());
+    first_.resize(static_cast<std::size_t>(period) + 1);
+    count_.resize(static_cast<std::size_t>(period));
+    for (const auto& item : items) for_each_tick(item, [&](int tick) { ++first_[tick + 1]; });
+    std::partial_sum(first_.begin(), first_.end(), first_.begin());
+    at_tick_.resize(first_.back());
   }
 
   /// Returns the size, or some size ≥ `give_up_at` as soon as it is clear that it is no better.
   Bytes run(const std::vector<std::uint32_t>& order, Fit fit, Bytes give_up_at) {
     placed_.clear();
-    for (auto& tick : at_tick_) tick.clear();
+    std::fill(count_.begin(), count_.end(), 0);
     Bytes size = 0;
     for (const auto index : order) {
       const Item& item = items_[index];
-      const Bytes at = find(item, fit);
+      const Bytes at = sparse_ && fit == Fit::first ? find_first(item) : find(item, fit);
       offsets_[index] = at;
       if (at + item.size > size) {
         size = at + item.size;
@@ -80,9 +83,19 @@ class Attempt {
       placed_.insert(std::upper_bound(placed_.begin(), placed_.end(), entry, below), entry);
       return;
     }
-    const Item& item = items_[entry.index];
-    for (int i = 0, tick = item.start; i < item.length; ++i, tick = tick + 1 == period_ ? 0 : tick + 1)
-      at_tick_[tick].push_back(entry);
+    for_each_tick(items_[entry.index], [&](int tick) { at_tick_[first_[tick] + count_[tick]++] = entry; });
+  }
+
+  template <typename Visit>
+  void for_each_tick(const Item& item, Visit visit) const {
+    for (int i = 0, tick = item.start; i < item.length; ++i, tick = tick + 1 == period_ ? 0 : tick + 1) visit(tick);
+  }
+
+  template <typename Visit>
+  void for_each_met(const Item& item, Visit visit) const {
+    for_each_tick(item, [&](int tick) {
+      for (auto i = first_[tick], end = i + count_[tick]; i < end; ++i) visit(at_tick_[i]);
+    });
   }
 
   /// Everything placed that the item meets (and perhaps more), by offset.
@@ -90,15 +103,27 @@ class Attempt {
     if (!sparse_) return placed_;
     ++stamp_;
     met_.clear();
-    for (int i = 0, tick = item.start; i < item.length; ++i, tick = tick + 1 == period_ ? 0 : tick + 1) {
-      for (const auto& other : at_tick_[tick]) {
-        if (seen_[other.index] == stamp_) continue;
-        seen_[other.index] = stamp_;
-        met_.push_back(other);
-      }
-    }
+    for_each_met(item, [&](const Placed& other) {
+      if (seen_[other.index] == stamp_) return;
+      seen_[other.index] = stamp_;
+      met_.push_back(other);
+    });
     std::sort(met_.begin(), met_.end(), below);
     return met_;
+  }
+
+  /// First fit without sorting whom it meets: whoever is in the way pushes it up, until nobody is.
+  Bytes find_first(const Item& item) const {
+    Bytes at = 0;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for_each_met(item, [&](const Placed& other) {
+        if (other.offset >= at + item.size || other.end <= at) return;
+        at = allowed(other.end, item.size, chunk_);
+        moved = true;
+      });
+    }
+    return at;
   }
 
   Bytes find(const Item& item, Fit fit) {
@@ -126,7 +151,9 @@ class Attempt {
   std::vector<Bytes> offsets_;
   std::vector<Placed> placed_;  ///< by offset, unless sparse
   bool sparse_ = false;
-  std::vector<std::vector<Placed>> at_tick_;  ///< what lives at each tick, if sparse
+  // If sparse: what lives at each tick, and where each tick's part begins and how long it is.
+  std::vector<Placed> at_tick_;
+  std::vector<std::uint32_t> first_, count_;
   std::vector<Placed> met_;
   std::vector<std::uint64_t> seen_;
   std::uint64_t stamp_ = 0;
@@ -166,7 +193,7 @@ Bytes packing_load(std::span<const Extent> extents, int period, Bytes alignment)
   return highest(loads(items, period));
 }
 
-Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignment, Bytes chunk, int rounds) {
+Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignment, Bytes chunk, int rounds, Bytes limit) {
   std::vector<Item> items;
   items.reserve(extents.size());
   for (const auto& extent : extents) items.push_back(to_item(extent, period, alignment));
@@ -179,12 +206,15 @@ Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignmen
   for (std::uint32_t i = 0; i < items.size(); ++i)
     if (items[i].size > 0) all.push_back(i);
   Packing best{std::vector<Bytes>(items.size(), 0), UINT64_MAX};
+  const Bytes hopeless = limit < UINT64_MAX / 2 ? limit + limit / 4 + 1 : UINT64_MAX;
+  if (floor >= hopeless) return best;
   std::vector<std::uint32_t> best_order;
   Attempt attempt(items, period, chunk);
   std::uint32_t best_top = 0;
   const auto tried = [&](const std::vector<std::uint32_t>& order, Fit fit) {
-    const Bytes size = attempt.run(order, fit, best.size);
-    if (size < best.size) {
+    const Bytes give_up_at = std::min(best.size, hopeless);
+    const Bytes size = attempt.run(order, fit, give_up_at);
+    if (size < give_up_at) {
       best = {attempt.offsets(), size};
       best_order = order;
       best_top = attempt.top();
@@ -192,8 +222,15 @@ Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignmen
     return best.size <= floor;
   };
   const auto sorted = [&](auto key) {
-    auto order = all;
-    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return key(items[a]) > key(items[b]); });
+    using Key = decltype(key(items[0]));
+    std::vector<std::pair<Key, std::uint32_t>> keyed;
+    keyed.reserve(all.size());
+    for (const auto i : all) keyed.push_back({key(items[i]), i});
+    std::sort(keyed.begin(), keyed.end(),
+              [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+    std::vector<std::uint32_t> order;
+    order.reserve(all.size());
+    for (const auto& entry : keyed) order.push_back(entry.second);
     return order;
   };
   std::vector<std::vector<std::uint32_t>> orders;
@@ -212,6 +249,7 @@ Packing pack_extents(std::span<const Extent> extents, int period, Bytes alignmen
     for (const auto& order : orders)
       if (tried(order, Fit::best)) return best;
 
+  if (best.size == UINT64_MAX) return best;
   // What sticks out came too late: let it choose first, and again, as long as that is affordable.
   const double cost = static_cast<double>(all.size()) * static_cast<double>(all.size());
   rounds = static_cast<int>(std::min<double>(rounds, 2e6 / std::max(1.0, cost)));

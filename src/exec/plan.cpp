@@ -35,40 +35,53 @@ std::int64_t copy_units(const StageView& view, const Holds& holds) {
   return sum;
 }
 
-/// Highest end of a packing of which some slots are no longer there.
-Bytes extent_of(const StageView& view, const Holds& holds, const std::vector<Bytes>& offsets) {
-  Bytes size = 0;
-  const auto alignment = view.stage.alignment;
-  const auto reach = [&](std::size_t i, Bytes bytes) {
-    if (bytes > 0) size = std::max(size, offsets[i] + align_up(bytes, alignment));
-  };
-  std::size_t i = 0;
-  for (const auto& hold : holds) reach(i++, view.weights[hold.block]);
-  for (const auto& block : view.stage.blocks) reach(i++, block.workspace);
-  for (const auto& state : view.stage.state) reach(i++, state.size);
-  return size;
-}
-
 /// Makes the smallest streamed blocks resident as long as that fits, everything else staying where it is. What is unused
 /// afterwards is less than the smallest streamed block; and the more budget, the more blocks, so the step never grows with the
 /// budget.
 void fill_up(const StageView& view, Bytes budget, Candidate& c) {
+  // The transient zone ends with the highest object that is still there.
+  struct End {
+    Bytes at;
+    std::size_t object;
+  };
+  const auto alignment = view.stage.alignment;
+  std::vector<End> ends;
+  const auto add = [&](std::size_t object, Bytes bytes) {
+    if (bytes > 0) ends.push_back({c.packing.offsets[object] + align_up(bytes, alignment), object});
+  };
+  std::size_t object = 0;
+  std::vector<std::size_t> slot_of(static_cast<std::size_t>(view.blocks), SIZE_MAX);
+  for (const auto& hold : c.holds) {
+    slot_of[hold.block] = object;
+    add(object++, view.weights[hold.block]);
+  }
+  for (const auto& block : view.stage.blocks) add(object++, block.workspace);
+  for (const auto& state : view.stage.state) add(object++, state.size);
+  std::sort(ends.begin(), ends.end(), [](auto& a, auto& b) { return a.at > b.at; });
+
+  std::vector<bool> gone(object, false);
+  std::size_t top = 0;
   for (const auto block : view.by_size) {
     if (c.resident[block]) continue;
-    const auto at =
-        std::find_if(c.holds.begin(), c.holds.end(), [&](auto& hold) { return hold.block == block; }) - c.holds.begin();
-    auto holds = c.holds;
-    auto offsets = c.packing.offsets;
-    holds.erase(holds.begin() + at);
-    offsets.erase(offsets.begin() + at);
-    const Bytes transient = extent_of(view, holds, offsets);
+    gone[slot_of[block]] = true;
+    std::size_t next = top;
+    while (next < ends.size() && gone[ends[next].object]) ++next;
+    const Bytes transient = next < ends.size() ? ends[next].at : 0;
     const Bytes resident_bytes = c.resident_bytes + view.weights[block];
-    if (transient + resident_bytes > budget) return;
-    c.holds = std::move(holds);
-    c.packing = {std::move(offsets), transient};
+    if (transient + resident_bytes > budget) {
+      gone[slot_of[block]] = false;
+      break;
+    }
+    top = next;
+    c.packing.size = transient;
     c.resident[block] = true;
     c.resident_bytes = resident_bytes;
   }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < object; ++i)
+    if (!gone[i]) c.packing.offsets[kept++] = c.packing.offsets[i];
+  c.packing.offsets.resize(kept);
+  std::erase_if(c.holds, [&](auto& hold) { return c.resident[hold.block]; });
 }
 
 class Search {
@@ -84,15 +97,10 @@ class Search {
     finish(std::move(c));
   }
 
-  /// Tries every set with every look-ahead, those that could be best first; a set that cannot beat the best is not played.
+  /// Best first: every set has a bound, every look-ahead of a set that could be best has one of its own, and only what has the
+  /// least bound of all is packed. It ends when nothing is left that could beat the best.
   void try_sets(const std::vector<ResidentSet>& sets) {
-    struct Ranked {
-      double bound;
-      std::int64_t copied;
-      std::size_t index;
-    };
-    std::vector<Ranked> ranked;
-    for (std::size_t i = 0; i < sets.size(); ++i) {
+    for (std::uint32_t i = 0; i < sets.size(); ++i) {
       const auto& set = sets[i];
       Bytes load = 0;
       std::int64_t copied = 0;
@@ -102,14 +110,33 @@ class Search {
       }
       if (set.bytes + load > budget_) continue;
       for (const auto block : could_fill(set)) copied -= view_.durations.copy[block];
-      ranked.push_back({static_cast<double>(std::max(copied, view_.durations.compute_sum)), copied, i});
+      open_.push_back({static_cast<double>(std::max(copied, view_.durations.compute_sum)), copied, i, kSet, {}});
     }
-    std::sort(ranked.begin(), ranked.end(),
-              [](auto& a, auto& b) { return std::tie(a.bound, a.copied, a.index) < std::tie(b.bound, b.copied, b.index); });
-    // Ties go to the first found, which has about the most residents.
-    for (const auto& r : ranked) {
-      if (best_ && r.bound >= best_->units) break;
-      try_set(sets[r.index]);
+    std::make_heap(open_.begin(), open_.end(), later);
+    std::vector<std::uint32_t> expanded;  // families meet, and twins have the same bound: those of the last one
+    std::int64_t last_copied = -1;
+    while (!open_.empty()) {
+      std::pop_heap(open_.begin(), open_.end(), later);
+      const Node node = std::move(open_.back());
+      open_.pop_back();
+      // Ties go to the first found, which has about the most residents.
+      if (best_ && node.bound >= best_->units) break;
+      const auto& set = sets[node.set];
+      if (node.kind == kTight) {
+        expand(set, node.set);
+        continue;
+      }
+      if (node.kind != kSet) {
+        if (!try_holds(set, node.holds) && node.kind == kCircle) open(set, node.set, kLine, cut_open(view_, node.holds));
+        continue;
+      }
+      if (node.copied != last_copied) expanded.clear();
+      last_copied = node.copied;
+      const bool twin = std::any_of(expanded.begin(), expanded.end(), [&](auto i) { return sets[i].resident == set.resident; });
+      if (twin) continue;
+      expanded.push_back(node.set);
+      open_.push_back({tight_bound(set), node.copied, node.set, kTight, {}});
+      std::push_heap(open_.begin(), open_.end(), later);
     }
   }
 
@@ -135,35 +162,62 @@ class Search {
     return left;
   }
 
-  void try_set(const ResidentSet& set) {
+  /// What is still to be tried: a set with its roofline, a set with the time that full look-ahead would take, or slots of a set
+  /// held around the circle or on a line.
+  static constexpr std::uint32_t kLine = 0, kCircle = 1, kTight = 2, kSet = 3;
+  struct Node {
+    double bound;
+    std::int64_t copied;
+    std::uint32_t set, kind;
+    Holds holds;
+  };
+  static bool later(const Node& a, const Node& b) {
+    // Between equals what is nearest to a packing: if it fits, the others need not be looked at.
+    return std::tie(a.bound, a.kind, a.copied, a.set) > std::tie(b.bound, b.kind, b.copied, b.set);
+  }
+
+  /// Adds slots of a set to what is to be tried, if they can still win packed to their load and filled up as far as that lets
+  /// them.
+  void open(const ResidentSet& set, std::uint32_t index, std::uint32_t kind, Holds holds) {
+    const Holds left = fills() ? filled_to_load(view_, holds, set.bytes, budget_) : holds;
+    const std::int64_t copied = copy_units(view_, left);
+    if (best_ && static_cast<double>(copied) >= best_->units) return;
+    const double bound = steady_units(view_.durations, left);
+    if (best_ && bound >= best_->units) return;
+    open_.push_back({bound, copied, index, kind, std::move(holds)});
+    std::push_heap(open_.begin(), open_.end(), later);
+  }
+
+  /// The time of a set with as much look-ahead as is allowed and as many blocks filled as ever could be.
+  double tight_bound(const ResidentSet& set) const {
     std::vector<bool> filled(set.resident.size(), false);
     for (const auto block : could_fill(set)) filled[block] = true;
-    // Whether the holds could still win, packed to their load and filled up as far as that could ever be.
-    const auto promising = [&](const Holds& holds) {
-      if (!best_) return true;
-      Holds left;
-      for (const auto& hold : holds)
-        if (!filled[hold.block]) left.push_back(hold);
-      return steady_units(view_.durations, left) < best_->units;
+    Holds left = held_ahead(view_, set.resident, options_.max_in_flight, UINT64_MAX);
+    std::erase_if(left, [&](auto& hold) { return filled[hold.block]; });
+    return steady_units(view_.durations, left);
+  }
+
+  /// Every look-ahead of a set.
+  void expand(const ResidentSet& set, std::uint32_t index) {
+    std::vector<Holds> seen;
+    const auto open_once = [&](Holds holds) {
+      if (std::find(seen.begin(), seen.end(), holds) != seen.end()) return;
+      seen.push_back(holds);
+      open(set, index, kCircle, std::move(holds));
     };
     const Holds strict = held_while_computing(view_, set.resident);
     const Bytes least = load_of(view_, strict);
     for (int in_flight = options_.max_in_flight; in_flight >= 1; --in_flight) {
       const Holds full = held_ahead(view_, set.resident, in_flight, UINT64_MAX);
-      if (!promising(full)) return;  // less look-ahead is no faster
       const Bytes most = load_of(view_, full);
       // Look-ahead everywhere; half of what that costs; what is free in the shadow of the busiest block.
       for (const Bytes cap : {most, least + (most - least) / 2, least}) {
         if (set.bytes + cap > budget_) continue;
-        const Holds holds = cap == most ? full : held_ahead(view_, set.resident, in_flight, cap);
-        if (promising(holds) && !try_holds(set, holds)) {
-          const Holds line = cut_open(view_, holds);
-          if (promising(line)) try_holds(set, line);
-        }
+        open_once(cap == most ? full : held_ahead(view_, set.resident, in_flight, cap));
         if (most == least) break;
       }
     }
-    if (promising(strict)) try_holds(set, strict);
+    open_once(strict);
   }
 
   bool better(double units, std::int64_t copied) const {
@@ -172,8 +226,8 @@ class Search {
 
   /// False if it does not fit when packed.
   bool try_holds(const ResidentSet& set, const Holds& holds) {
-    Candidate c{set.resident, set.bytes, holds, pack_transient(view_, holds, kQuick), 0, 0};
-    const Bytes room = budget_ - c.resident_bytes;
+    const Bytes room = budget_ - set.bytes;
+    Candidate c{set.resident, set.bytes, holds, pack_transient(view_, holds, kQuick, room), 0, 0};
     if (view_.blocks <= kSmallStage && c.packing.size > room && c.packing.size <= room + room / 3)
       c.packing = pack_transient(view_, holds, kThorough);
     if (c.packing.size > room) return false;
@@ -192,6 +246,7 @@ class Search {
   Bytes budget_;
   const PlanOptions& options_;
   std::optional<Candidate> best_;
+  std::vector<Node> open_;  ///< a heap, least bound first
 };
 
 StagePlan to_plan(const StageView& view, const Candidate& c, Policy policy) {
@@ -232,13 +287,12 @@ StagePlan to_plan(const StageView& view, const Candidate& c, Policy policy) {
   return plan;
 }
 
-Status check(const StageCost& stage, const PlanOptions& options) {
+Status check(const StageCost& stage) {
   const auto invalid = [](std::string message) { return fail(Code::invalid_argument, std::move(message)); };
   const auto time = [](double seconds) { return seconds >= 0 && seconds < 1e12; };
   if (stage.blocks.empty()) return invalid("a stage needs at least one block");
   if (stage.lanes < 1 || stage.blocks.size() > static_cast<std::size_t>(1 << 24) / static_cast<std::size_t>(stage.lanes))
     return invalid("lanes must be at least 1, and blocks × lanes at most 2^24");
-  if (options.max_in_flight < 1) return invalid("max_in_flight must be at least 1");
   if (!std::has_single_bit(stage.alignment) || stage.chunk % stage.alignment != 0)
     return invalid("the alignment must be a power of two, the chunk a multiple of it");
   if (!(stage.link_bytes_per_s > 0) || !std::isfinite(stage.link_bytes_per_s) || !time(stage.link_latency_s))
@@ -252,8 +306,8 @@ Status check(const StageCost& stage, const PlanOptions& options) {
     if (!time(block.compute_s)) return invalid("block " + std::to_string(b) + ": compute time is negative or not a number");
     if (!add(block.weights) || !add(block.workspace))
       return invalid("block " + std::to_string(b) + ": sizes beyond any memory");
-    const Bytes contiguous = std::max(block.mapped ? 0 : block.weights,
-                                      block.contiguous ? std::min(block.contiguous, block.workspace) : block.workspace);
+    const Bytes contiguous =
+        std::max(block.weights, block.contiguous ? std::min(block.contiguous, block.workspace) : block.workspace);
     if (stage.chunk > 0 && contiguous > stage.chunk)
       return fail(Code::over_budget,
                   "block " + std::to_string(b) + " needs " + format_bytes(contiguous) +
@@ -292,43 +346,71 @@ std::string_view policy_name(Policy policy) {
 
 Bytes smallest_transient(const StageCost& stage) { return smallest_packing(StageView(stage)).size; }
 
-Result<StagePlan> plan_stage(const StageCost& stage, Bytes budget, const PlanOptions& options) {
-  SLUICE_TRY(check(stage, options));
-  const StageView view(stage);
-  std::vector<bool> all(stage.blocks.size(), false);
-  ResidentSet everything{all, 0};
-  for (const auto block : view.streamable) {
-    everything.resident[block] = true;
-    everything.bytes += view.weights[block];
+struct StagePlanner::Prepared {
+  explicit Prepared(const StageCost& stage)
+      : view(stage),
+        streamed(smallest_packing(view)),
+        everything{std::vector<bool>(stage.blocks.size(), false), 0},
+        resident(pack_transient(view, {}, kThorough)) {
+    for (const auto block : view.streamable) {
+      everything.resident[block] = true;
+      everything.bytes += view.weights[block];
+    }
   }
-  const Candidate resident{everything.resident,
-                           everything.bytes,
-                           {},
-                           pack_transient(view, {}, kThorough),
-                           static_cast<double>(view.durations.compute_sum),
-                           0};
-  const Bytes full = resident.packing.size + resident.resident_bytes;
+  StageView view;
+  Packing streamed;        ///< everything streamed, nothing held ahead
+  ResidentSet everything;  ///< that can stay
+  Packing resident;        ///< the transient zone beside it
+  std::vector<ResidentSet> sets;
+};
+
+StagePlanner::StagePlanner(std::unique_ptr<Prepared> prepared) : prepared_(std::move(prepared)) {}
+StagePlanner::StagePlanner(StagePlanner&&) noexcept = default;
+StagePlanner& StagePlanner::operator=(StagePlanner&&) noexcept = default;
+StagePlanner::~StagePlanner() = default;
+
+Result<StagePlanner> StagePlanner::open(const StageCost& stage) {
+  SLUICE_TRY(check(stage));
+  return StagePlanner(std::make_unique<Prepared>(stage));
+}
+
+Bytes StagePlanner::smallest() const { return prepared_->streamed.size; }
+
+Result<StagePlan> StagePlanner::plan(Bytes budget, const PlanOptions& options) {
+  if (options.max_in_flight < 1) return fail(Code::invalid_argument, "max_in_flight must be at least 1");
+  const auto& view = prepared_->view;
+  const auto& everything = prepared_->everything;
+  const Bytes full = prepared_->resident.size + everything.bytes;
   if (options.policy == Policy::all_resident && full > budget)
     return fail(Code::over_budget,
                 "keeping every block needs " + format_bytes(full) + ", the budget is " + format_bytes(budget) +
                     ": raise the budget or let blocks be streamed",
                 full, budget);
-  if (options.policy != Policy::all_streamed && full <= budget) return to_plan(view, resident, options.policy);
-
-  auto smallest = smallest_packing(view);
-  if (smallest.size > budget)
+  if (options.policy != Policy::all_streamed && full <= budget) {
+    const auto units = static_cast<double>(view.durations.compute_sum);
+    return to_plan(view, {everything.resident, everything.bytes, {}, prepared_->resident, units, 0}, options.policy);
+  }
+  const Bytes smallest = prepared_->streamed.size;
+  if (smallest > budget)
     return fail(Code::over_budget,
-                "the largest block with its workspace and state needs " + format_bytes(smallest.size) + " (" +
-                    std::to_string(smallest.size) + " bytes), the budget is " + format_bytes(budget),
-                smallest.size, budget);
+                "the largest block with its workspace and state needs " + format_bytes(smallest) + " (" +
+                    std::to_string(smallest) + " bytes), the budget is " + format_bytes(budget),
+                smallest, budget);
   Search search(view, budget, options);
-  search.start(std::move(smallest));
+  search.start(prepared_->streamed);
   switch (options.policy) {
-    case Policy::all_streamed: search.try_sets({{all, 0}}); break;
+    case Policy::all_streamed: search.try_sets({{std::vector<bool>(everything.resident.size(), false), 0}}); break;
     case Policy::first_k: search.try_sets(first_k_sets(view)); break;
-    default: search.try_sets(resident_sets(view));
+    default:
+      if (prepared_->sets.empty()) prepared_->sets = resident_sets(view);
+      search.try_sets(prepared_->sets);
   }
   return to_plan(view, *search.best(), options.policy);
+}
+
+Result<StagePlan> plan_stage(const StageCost& stage, Bytes budget, const PlanOptions& options) {
+  SLUICE_ASSIGN(auto planner, StagePlanner::open(stage));
+  return planner.plan(budget, options);
 }
 
 }  // namespace sluice

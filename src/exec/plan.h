@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -17,7 +18,6 @@ struct BlockCost {
   Bytes workspace = 0;   ///< inner nodes of its largest lane graph; if more than a chunk, laid out for a multiple of the chunk
   Bytes contiguous = 0;  ///< largest piece of the workspace that must lie in one buffer; 0: the whole of it
   double compute_s = 0;  ///< all lanes together
-  bool mapped = false;   ///< used in place: always there, costs no arena bytes and no copy
 };
 
 /// A state tensor of one lane. Ticks count (block × lanes + lane); an input written once per lane lives always.
@@ -64,7 +64,7 @@ struct Copy {
 
 /// What is decided for a stage. A value: comparable, printable, no handles.
 struct StagePlan {
-  std::vector<bool> resident;  ///< per block; mapped blocks count as resident
+  std::vector<bool> resident;  ///< per block; blocks without weights count as resident
   std::vector<Copy> copies;    ///< streamed blocks in sweep order = copy order
   int in_flight =
       1;  ///< most slots held at once: 1 no look-ahead, 2 one block, ... Where memory is short some copies start later
@@ -83,6 +83,26 @@ struct StagePlan {
 /// The smallest arena a stage runs in: everything streamed, nothing looked ahead. Exact to the byte, and every larger one works
 /// too.
 Bytes smallest_transient(const StageCost& stage);
+
+/// A stage to be planned at several budgets: what does not depend on the budget is worked out once. Borrows the stage. One
+/// thread at a time.
+class StagePlanner {
+ public:
+  /// Errors: those of plan_stage that no budget and no option mends.
+  static Result<StagePlanner> open(const StageCost& stage);
+  StagePlanner(StagePlanner&&) noexcept;
+  StagePlanner& operator=(StagePlanner&&) noexcept;
+  ~StagePlanner();
+  /// As smallest_transient.
+  Bytes smallest() const;
+  /// As plan_stage.
+  Result<StagePlan> plan(Bytes budget, const PlanOptions& options);
+
+ private:
+  struct Prepared;
+  explicit StagePlanner(std::unique_ptr<Prepared> prepared);
+  std::unique_ptr<Prepared> prepared_;
+};
 
 /// Chooses what stays and what flows within `budget` bytes: transient + resident_bytes ≤ budget. Whoever places the residents
 /// keeps them off chunk ends; where that costs more than is left, the first of `give_up` have to go. Pure: same input, same

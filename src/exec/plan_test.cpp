@@ -35,8 +35,7 @@ StageCost random_stage(unsigned seed, int least, int most) {
     block.compute_s = even ? 1 : 0.2 + 1.6 * unit();
     block.weights = static_cast<Bytes>(ratio * 1e6 * (even ? 1 : 0.2 + 1.6 * unit()));
     block.workspace = static_cast<Bytes>(ratio * 3e5 * unit());
-    if (rng() % 12 == 0) block.mapped = true;
-    if (rng() % 15 == 0) block.weights = 0;
+    if (rng() % 8 == 0) block.weights = 0;
     stage.blocks.push_back(block);
   }
   const int period = n * stage.lanes;
@@ -49,8 +48,7 @@ StageCost random_stage(unsigned seed, int least, int most) {
 
 Bytes weights_of(const StageCost& stage) {
   Bytes sum = 0;
-  for (const auto& block : stage.blocks)
-    if (!block.mapped) sum += align_up(block.weights, stage.alignment);
+  for (const auto& block : stage.blocks) sum += align_up(block.weights, stage.alignment);
   return sum;
 }
 
@@ -59,7 +57,7 @@ Bytes declared_load(const StageCost& stage) {
   Bytes most = 0;
   for (int tick = 0; tick < static_cast<int>(stage.blocks.size()) * stage.lanes; ++tick) {
     const auto& block = stage.blocks[static_cast<std::size_t>(tick / stage.lanes)];
-    Bytes now = align_up(block.workspace, stage.alignment) + (block.mapped ? 0 : align_up(block.weights, stage.alignment));
+    Bytes now = align_up(block.workspace, stage.alignment) + align_up(block.weights, stage.alignment);
     for (const auto& s : stage.state)
       if (s.from <= s.to ? s.from <= tick && tick <= s.to : tick >= s.from || tick <= s.to)
         now += align_up(s.size, stage.alignment);
@@ -80,11 +78,10 @@ void check_plan(const StageCost& stage, const StagePlan& plan, Bytes budget) {
   for (int b = 0; b < n; ++b) {
     const auto& block = stage.blocks[static_cast<std::size_t>(b)];
     if (!plan.resident[static_cast<std::size_t>(b)]) {
-      CHECK(!block.mapped);
       CHECK(block.weights > 0);
       streamed.push_back(static_cast<std::uint32_t>(b));
       copied += block.weights;
-    } else if (!block.mapped && block.weights > 0) {
+    } else if (block.weights > 0) {
       kept.push_back(static_cast<std::uint32_t>(b));
       resident += align_up(block.weights, stage.alignment);
     }
@@ -160,8 +157,7 @@ double exhaustive(const StageCost& stage, Bytes budget, int max_in_flight) {
   const int n = static_cast<int>(stage.blocks.size()), lanes = stage.lanes;
   std::vector<int> with_bytes;
   for (int b = 0; b < n; ++b)
-    if (const auto& block = stage.blocks[static_cast<std::size_t>(b)]; !block.mapped && block.weights > 0)
-      with_bytes.push_back(b);
+    if (const auto& block = stage.blocks[static_cast<std::size_t>(b)]; block.weights > 0) with_bytes.push_back(b);
   double best = 1e300, compute = 0;
   for (const auto& block : stage.blocks) compute += block.compute_s;
   for (std::size_t mask = 0; mask < std::size_t{1} << with_bytes.size(); ++mask) {

@@ -39,8 +39,13 @@ Holds cut_open(const StageView& view, Holds holds);
 /// Most bytes in use at once, no packing can be smaller.
 Bytes load_of(const StageView& view, const Holds& holds);
 
-/// The transient zone, packed: slots (parallel to holds), then workspaces (per block), then states.
-Packing pack_transient(const StageView& view, const Holds& holds, int rounds);
+/// What of `holds` stays streamed once the smallest blocks have become resident as long as they fit beside a transient zone
+/// packed to its load: no packing lets more of them be filled. `resident_bytes`: of the residents before. Cost: O(n log n).
+Holds filled_to_load(const StageView& view, const Holds& holds, Bytes resident_bytes, Bytes budget);
+
+/// The transient zone, packed: slots (parallel to holds), then workspaces (per block), then states. `limit`: as of
+/// pack_extents.
+Packing pack_transient(const StageView& view, const Holds& holds, int rounds, Bytes limit = UINT64_MAX);
 
 /// A set of residents to try.
 struct ResidentSet {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "exec/planner.h"
@@ -47,7 +48,7 @@ StageView::StageView(const StageCost& cost)
   }
   for (int b = 0; b < blocks; ++b) {
     const auto& block = cost.blocks[b];
-    weights.push_back(block.mapped ? 0 : align_up(block.weights, cost.alignment));
+    weights.push_back(align_up(block.weights, cost.alignment));
     Bytes most = 0;
     for (int lane = 0; lane < lanes; ++lane) most = std::max(most, live[b * lanes + lane]);
     base.push_back(most + align_up(block.workspace, cost.alignment));
@@ -116,7 +117,33 @@ Bytes load_of(const StageView& view, const Holds& holds) {
   return load.empty() ? 0 : *std::max_element(load.begin(), load.end());
 }
 
-Packing pack_transient(const StageView& view, const Holds& holds, int rounds) {
+Holds filled_to_load(const StageView& view, const Holds& holds, Bytes resident_bytes, Bytes budget) {
+  constexpr auto kNone = std::numeric_limits<std::uint32_t>::max();
+  std::vector<std::uint32_t> rank(static_cast<std::size_t>(view.blocks), kNone);  // smallest first
+  std::vector<bool> streamed(rank.size(), false);
+  for (const auto& hold : holds) streamed[hold.block] = true;
+  std::vector<Bytes> bytes{resident_bytes};  // with the first k filled
+  for (const auto block : view.by_size) {
+    if (!streamed[block]) continue;
+    rank[block] = static_cast<std::uint32_t>(bytes.size() - 1);
+    bytes.push_back(bytes.back() + view.weights[block]);
+  }
+  const auto left = [&](std::size_t filled) {
+    Holds kept;
+    for (const auto& hold : holds)
+      if (rank[hold.block] >= filled) kept.push_back(hold);
+    return kept;
+  };
+  // Filling one more adds its bytes and takes at most as many from the load, so what fits is a prefix.
+  std::size_t fits = 0, fails = holds.size() + 1;
+  while (fits + 1 < fails) {
+    const std::size_t middle = (fits + fails) / 2;
+    (bytes[middle] <= budget && load_of(view, left(middle)) <= budget - bytes[middle] ? fits : fails) = middle;
+  }
+  return left(fits);
+}
+
+Packing pack_transient(const StageView& view, const Holds& holds, int rounds, Bytes limit) {
   const int lanes = view.stage.lanes, period = view.blocks * lanes;
   std::vector<Extent> extents;
   extents.reserve(holds.size() + view.base.size() + view.stage.state.size());
@@ -126,7 +153,7 @@ Packing pack_transient(const StageView& view, const Holds& holds, int rounds) {
   }
   for (int b = 0; b < view.blocks; ++b) extents.push_back({view.stage.blocks[b].workspace, b * lanes, b * lanes + lanes - 1});
   for (const auto& state : view.stage.state) extents.push_back({state.size, state.from, state.to});
-  return pack_extents(extents, period, view.stage.alignment, view.stage.chunk, rounds);
+  return pack_extents(extents, period, view.stage.alignment, view.stage.chunk, rounds, limit);
 }
 
 }  // namespace sluice::planner

@@ -57,8 +57,7 @@ Durations durations(const StageCost& stage) {
   double sum = 0;
   std::vector<double> copy;
   for (const auto& block : stage.blocks) {
-    const bool copied = !block.mapped && block.weights > 0;
-    copy.push_back(copied ? static_cast<double>(block.weights) / stage.link_bytes_per_s + stage.link_latency_s : 0);
+    copy.push_back(block.weights > 0 ? static_cast<double>(block.weights) / stage.link_bytes_per_s + stage.link_latency_s : 0);
     sum += block.compute_s + copy.back();
   }
   d.unit_s = sum > 0 ? std::ldexp(sum, -40) : 1;

@@ -40,6 +40,7 @@ Durations durations(const StageCost& stage);
 struct Prefetch {
   std::uint32_t block = 0;
   int ahead = 0;
+  bool operator==(const Prefetch&) const = default;
 };
 
 /// Units per sweep once the pattern repeats, and not less than the roofline. Copies in sweep order, one per block at most.
