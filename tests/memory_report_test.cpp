@@ -1,0 +1,282 @@
+// Devices that change, lie or refuse: what a report of free memory may do to a plan, and what a driver's limits look like.
+#include <doctest/doctest.h>
+
+#include "pipeline/budget.h"
+#include "sluice/engine.h"
+#include "support/rig.h"
+
+using namespace sluice;
+using namespace sluice::test;
+
+namespace {
+
+constexpr Bytes kReserve = 256 * MiB;
+constexpr Bytes kMost = ~Bytes{0};
+
+Request one_step() {
+  Request r = small_request();
+  r.steps = 1;
+  return r;
+}
+
+Drawn wanted() {
+  auto rig = Rig::open({});
+  REQUIRE(rig);
+  auto drawn = (*rig)->draw(one_step());
+  REQUIRE(drawn);
+  return std::move(*drawn);
+}
+
+struct Limits {
+  Bytes smallest = 0, full = 0;
+};
+Limits limits() {
+  auto rig = Rig::open({});
+  REQUIRE(rig);
+  auto prepared = (*rig)->prepare(one_step());
+  REQUIRE(prepared);
+  return {(*prepared)->plan.smallest + (*prepared)->backend, (*prepared)->plan.full + (*prepared)->backend};
+}
+
+bool refused_an_allocation(SimDevice& device) {
+  for (const auto& event : device.log())
+    if (event.kind == SimEvent::Kind::alloc && !event.ok) return true;
+  return false;
+}
+
+// A rig whose budget is automatic, as the engine does it: asked when opened and before each request.
+class Automatic {
+ public:
+  explicit Automatic(Bytes memory, Budget budget = {}) : budget_(budget) {
+    RigOptions options;
+    options.sim.memory = memory;
+    auto rig = Rig::open(options);
+    REQUIRE(rig);
+    rig_ = std::move(*rig);
+    auto bytes = resolve_budget(budget_, rig_->device(), 0, kReserve);
+    REQUIRE(bytes);
+    rig_->session().set_budget(*bytes);
+  }
+  Result<Drawn> draw() {
+    SLUICE_TRY(follow_memory(budget_, rig_->device(), kReserve, rig_->session()));
+    return rig_->draw(one_step());
+  }
+  Rig& rig() { return *rig_; }
+  int plans() { return rig_->session().counters().plans_built; }
+  Bytes budget() { return rig_->session().options().budget.value_or(0); }
+
+ private:
+  Budget budget_;
+  std::unique_ptr<Rig> rig_;
+};
+
+}  // namespace
+
+// Another program takes memory: planning rests on the first measurement; or measuring anew plans anew every time.
+TEST_CASE("a dip and a recovery between requests: one new plan each, nothing refused, the same picture") {
+  const Limits l = limits();
+  const Drawn want = wanted();
+  const Bytes memory = 2 * l.full;
+  Automatic automatic(memory);
+  SimDevice& device = automatic.rig().device();
+  // Another program holds this much of the device.
+  const auto report = [&](Bytes others) {
+    const auto books = device.ledger().report();
+    REQUIRE(others <= memory - books.total - books.backend);
+    device.set_report(memory - books.total - books.backend - others, memory);
+  };
+  const auto draw = [&] {
+    auto drawn = automatic.draw();
+    REQUIRE_MESSAGE(drawn, drawn.error().message);
+    CHECK(drawn->pixels == want.pixels);
+    CHECK_FALSE(refused_an_allocation(device));
+  };
+  for (int i = 0; i < 4; ++i) {
+    report(0);
+    draw();
+  }
+  CHECK(automatic.plans() == 1);
+  const Bytes before = automatic.budget();
+  CHECK(before == memory - memory / 8);
+
+  // It takes all that this one does not hold.
+  const auto held = device.ledger().report();
+  const Bytes others = memory - held.total - held.backend;
+  for (int i = 0; i < 5; ++i) {
+    report(others - static_cast<Bytes>(i % 2) * (memory / 64));  // free memory flutters
+    draw();
+    const auto books = device.ledger().report();
+    CHECK(books.total + books.backend <= memory - others - memory / 8);
+    CHECK(automatic.plans() == 2);
+  }
+  CHECK(automatic.budget() == memory - others - memory / 8);
+
+  for (int i = 0; i < 4; ++i) {
+    report(0);
+    draw();
+    CHECK(automatic.plans() == 3);
+  }
+  CHECK(automatic.budget() == before);
+}
+
+TEST_CASE("a dip below the smallest budget is a refusal with the numbers, and over when the memory is back") {
+  const Limits l = limits();
+  const Drawn want = wanted();
+  const Bytes memory = 2 * l.full;
+  Automatic automatic(memory);
+  REQUIRE(automatic.draw());
+  SimDevice& device = automatic.rig().device();
+  automatic.rig().session().release();
+  device.set_report(l.smallest / 2, memory);
+  auto refused = automatic.draw();
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::over_budget);
+  CHECK(refused.error().needed == l.smallest);
+  CHECK(device.ledger().report().total == 0);
+  CHECK_FALSE(refused_an_allocation(device));
+  device.set_report(memory, memory);
+  auto back = automatic.draw();
+  REQUIRE_MESSAGE(back, back.error().message);
+  CHECK(back->pixels == want.pixels);
+}
+
+TEST_CASE("reports that cannot be true, before and between requests: no crash, no new plan, the same picture") {
+  const Limits l = limits();
+  const Drawn want = wanted();
+  const Bytes memory = 2 * l.full;
+  struct Report {
+    Bytes free, total;
+  };
+  const Report hostile[] = {{0, 0}, {kMost, kMost}, {memory + 1, memory}, {kMost, memory}, {0, kMost}};
+  Automatic automatic(memory);
+  REQUIRE(automatic.draw());
+  for (const Report r : hostile) {
+    CAPTURE(r.free);
+    CAPTURE(r.total);
+    automatic.rig().device().set_report(r.free, r.total);
+    auto drawn = automatic.draw();
+    REQUIRE_MESSAGE(drawn, drawn.error().message);
+    CHECK(drawn->pixels == want.pixels);
+    CHECK(automatic.plans() == 1);
+
+    const std::string device = "sim:threads=1,free=" + std::to_string(r.free) + ",total=" + std::to_string(r.total);
+    for (const Budget budget : {Budget{}, Budget{Budget::Kind::bytes, l.smallest}}) {
+      auto engine = Engine::open({.model = kDemoModel, .device = device, .device_budget = budget});
+      REQUIRE_MESSAGE(engine, engine.error().message);
+      auto made = (*engine)->generate(one_step(), {}, {});
+      REQUIRE_MESSAGE(made, made.error().message);
+      CHECK(made->pictures[0].latent == want.latents[0]);
+      if (budget.kind == Budget::Kind::bytes) {
+        CHECK(made->plan.budget == l.smallest);
+        CHECK(made->ledger_peak <= l.smallest);
+      } else {
+        CHECK(made->plan.unlimited);
+      }
+    }
+  }
+}
+
+// An explicit setting wins over a measurement.
+TEST_CASE("a budget in bytes is not moved by any report") {
+  const Limits l = limits();
+  Automatic fixed(4 * l.full, Budget{Budget::Kind::bytes, l.full});
+  REQUIRE(fixed.draw());
+  for (const Bytes free : {Bytes{0}, MiB, 4 * l.full, kMost}) {
+    fixed.rig().device().set_report(free, 4 * l.full);
+    REQUIRE(fixed.draw());
+    CHECK(fixed.budget() == l.full);
+    CHECK(fixed.plans() == 1);
+  }
+}
+
+TEST_CASE("leave-free holds from request to request though the first one took all the rest") {
+  const Limits l = limits();
+  const Bytes memory = (l.smallest + l.full) / 2;
+  Automatic leave(memory, Budget{Budget::Kind::leave_free, memory / 10});
+  for (int i = 0; i < 3; ++i) {
+    auto drawn = leave.draw();
+    REQUIRE_MESSAGE(drawn, drawn.error().message);
+    CHECK(leave.rig().device().high_water() <= memory - memory / 10);
+  }
+  CHECK(leave.plans() == 1);
+}
+
+// A set-up that is small but sufficient is refused by a reserve made for large cards.
+TEST_CASE("a device just large enough works with an automatic budget") {
+  const Limits l = limits();
+  const Drawn want = wanted();
+  const Bytes memory = (l.smallest * 8 + 6) / 7 + 8;
+  auto engine = Engine::open({.model = kDemoModel, .device = "sim:threads=1,memory=" + std::to_string(memory)});
+  REQUIRE_MESSAGE(engine, engine.error().message);
+  for (int i = 0; i < 2; ++i) {
+    auto made = (*engine)->generate(one_step(), {}, {});
+    REQUIRE_MESSAGE(made, made.error().message);
+    CHECK(made->pictures[0].latent == want.latents[0]);
+    CHECK(made->ledger_peak <= memory - memory / 8);
+  }
+}
+
+// A single tensor above the device's largest buffer.
+TEST_CASE("buffers smaller than a tensor: an error before anything is computed, naming block and numbers, never a crash") {
+  for (const Bytes largest : {Bytes{1}, Bytes{64}, 4 * KiB, 64 * KiB, 256 * KiB}) {
+    CAPTURE(largest);
+    RigOptions options;
+    options.sim.max_buffer = largest;
+    auto rig = Rig::open(options);
+    REQUIRE(rig);
+    auto drawn = (*rig)->draw(one_step());
+    REQUIRE_FALSE(drawn);
+    MESSAGE(code_name(drawn.error().code), ": ", drawn.error().message);
+    CHECK(drawn.error().code == Code::over_budget);
+    CHECK(drawn.error().message.find("block") != std::string::npos);
+    CHECK((*rig)->device().counters().computes == 0);
+    (*rig)->session().release();
+    CHECK((*rig)->device().ledger().report().total == 0);
+  }
+}
+
+// The driver refuses though memory is free: too many live buffers.
+TEST_CASE("a cap on live buffers: device_oom with their number, clean books; within the cap it works") {
+  const Drawn want = wanted();
+  for (const int cap : {1, 3, 64}) {
+    CAPTURE(cap);
+    RigOptions options;
+    options.sim.max_buffer = 2 * MiB;
+    options.sim.max_buffers = cap;
+    auto rig = Rig::open(options);
+    REQUIRE(rig);
+    auto drawn = (*rig)->draw(one_step());
+    if (cap == 64) {
+      REQUIRE_MESSAGE(drawn, drawn.error().message);
+      CHECK(drawn->pixels == want.pixels);
+      continue;
+    }
+    REQUIRE_FALSE(drawn);
+    CHECK(drawn.error().code == Code::device_oom);
+    CHECK_MESSAGE(drawn.error().message.find(std::to_string(cap) + " buffers are alive") != std::string::npos,
+                  drawn.error().message);
+    (*rig)->session().release();
+    CHECK((*rig)->device().ledger().report().total == 0);
+    CHECK((*rig)->device().live_buffers() == 0);
+  }
+}
+
+// Out of memory ends three modules later.
+TEST_CASE("a device smaller than its budget: device_oom with bytes asked and free, and a smaller budget then works") {
+  const Limits l = limits();
+  const Drawn want = wanted();
+  RigOptions options;
+  options.sim.memory = l.smallest;
+  options.budget = l.full;
+  auto rig = Rig::open(options);
+  REQUIRE(rig);
+  auto drawn = (*rig)->draw(one_step());
+  REQUIRE_FALSE(drawn);
+  CHECK(drawn.error().code == Code::device_oom);
+  CHECK(drawn.error().needed > drawn.error().available);
+  CHECK(drawn.error().available > 0);
+  (*rig)->session().set_budget(l.smallest);
+  auto smaller = (*rig)->draw(one_step());
+  REQUIRE_MESSAGE(smaller, smaller.error().message);
+  CHECK(smaller->pixels == want.pixels);
+}
