@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "base/pages.h"
 #include "nn/graph_builder.h"
 
 namespace sluice {
 namespace {
 
-// The first pass counts into a context of this many tensors; untouched memory costs nothing, and the context is freed at once.
+// The first pass counts into a context of this many tensors. Its pages are mapped once for a lane: untouched ones cost nothing,
+// and none come from the heap, where each small context that stays would leave the next large one no room but at the end.
 constexpr std::size_t kScratchTensors = 16384;
 
 struct Built {
@@ -20,9 +22,9 @@ struct Built {
 };
 
 Result<Built> build_once(const Block& block, const std::vector<ValueFacts>& values, const BlockLayout& layout,
-                         const Variants& variants, std::size_t context_bytes, std::size_t graph_size) {
+                         const Variants& variants, std::size_t context_bytes, void* memory, std::size_t graph_size) {
   Built built;
-  built.graph.context.reset(ggml_init({context_bytes, nullptr, /*no_alloc=*/true}));
+  built.graph.context.reset(ggml_init({context_bytes, memory, /*no_alloc=*/true}));
   ggml_context* context = built.graph.context.get();
   if (!context) return fail(Code::device_failed, fmt::format("no memory for the graph of block {}", block.name));
   auto& g = built.graph;
@@ -99,7 +101,8 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
     facts.once_per_lane = model.inputs[i].refresh == Refresh::once_per_lane;
     written[model.inputs[i].value.id] = true;
   }
-  const std::size_t scratch = kScratchTensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(kScratchTensors, false);
+  SLUICE_ASSIGN(const Pages scratch,
+                Pages::map(kScratchTensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(kScratchTensors, false)));
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     const Block& block = model.blocks[b];
     for (const Value v : block.inputs) {
@@ -109,14 +112,15 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
     }
     std::size_t context_bytes = 0, graph_size = 0;
     {
-      SLUICE_ASSIGN(const Built counted, build_once(block, lane.values, layout(b), variants, scratch, kScratchTensors));
+      SLUICE_ASSIGN(const Built counted,
+                    build_once(block, lane.values, layout(b), variants, scratch.size(), scratch.data(), kScratchTensors));
       SLUICE_TRY(check_block(block, counted.graph, device));
       // Leaves (weights, inputs) and view sources enter the graph's tables beside the nodes.
       graph_size = static_cast<std::size_t>(counted.nodes) + block.weights.size() + block.inputs.size() + 8;
       context_bytes = counted.used - ggml_graph_overhead_custom(kScratchTensors, false) +
                       ggml_graph_overhead_custom(graph_size, false) + 1024;
     }
-    SLUICE_ASSIGN(Built built, build_once(block, lane.values, layout(b), variants, context_bytes, graph_size));
+    SLUICE_ASSIGN(Built built, build_once(block, lane.values, layout(b), variants, context_bytes, nullptr, graph_size));
     for (std::size_t i = 0; i < block.outputs.size(); ++i) {
       auto& facts = lane.values[block.outputs[i].id];
       const ggml_tensor* t = built.graph.outputs[i];
