@@ -149,10 +149,48 @@ struct WeightStore::Impl {
     return {};
   }
 
+  /// Takes bookings back, the last first, until the largest image of any component that is not kept fits beside those that are:
+  /// it has to pass through. Components that are held have their staging already and keep what they have.
+  void leave_room_for_staging(Component& added) {
+    const std::lock_guard lock(mutex);
+    std::vector<Component*> present;
+    for (const auto& c : components)
+      if (c) present.push_back(c.get());
+    present.push_back(&added);
+    const auto fits = [&] {
+      Bytes largest = 0;
+      for (const Component* c : present)
+        for (std::size_t b = 0; b < c->layouts.size(); ++b)
+          if (!c->images.booked(b)) largest = std::max(largest, c->layouts[b].size);
+      const LedgerReport books = host.report();
+      return !books.limit || books.total + books.backend + largest <= *books.limit;
+    };
+    const auto take_back_last = [&] {
+      for (auto c = present.rbegin(); c != present.rend(); ++c) {
+        const bool held = *c != &added && is_held(**c);
+        for (std::size_t b = (*c)->layouts.size(); b-- > 0 && !held;) {
+          if (!(*c)->images.booked(b)) continue;
+          (*c)->images.renounce(b);
+          return true;
+        }
+      }
+      return false;
+    };
+    while (!fits() && take_back_last()) {
+    }
+  }
+
+  /// Whether anybody but the store refers to the component. Under the mutex.
+  bool is_held(const Component& c) const {
+    return std::any_of(components.begin(), components.end(),
+                       [&](const auto& shared) { return shared.get() == &c && shared.use_count() > 1; });
+  }
+
   void book_images(Component& c) {
     std::vector<Bytes> sizes;
     for (const auto& layout : c.layouts) sizes.push_back(layout.size);
     c.images.book(host, sizes);
+    leave_room_for_staging(c);
     const auto wanted = static_cast<std::size_t>(std::count_if(sizes.begin(), sizes.end(), [](Bytes s) { return s > 0; }));
     if (const std::size_t kept = c.images.booked_blocks(); kept < wanted)
       options.log(LogLevel::warning, "{}: the host budget keeps {} of {} blocks; the others are read from disk at each use",

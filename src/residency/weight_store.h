@@ -47,7 +47,8 @@ class WeightStore {
 
   /// Registers all or nothing. Shapes and types are validated before anything large is allocated: one error with component,
   /// count and the first five tensors (got, expected). Maps the files (HostTier::mapped) or books host memory for the images to
-  /// be kept (HostTier::read; one warning if not all fit). Reads nothing. Errors: not_found, invalid_argument, unsupported,
+  /// be kept (HostTier::read; one warning if not all fit), taking back bookings of components that nobody holds where the
+  /// largest image that is not kept would find no staging. Reads nothing. Errors: not_found, invalid_argument, unsupported,
   /// over_budget (host), io.
   Result<ComponentId> add(ComponentSpec spec);
   /// Forgets a component and its copies. Errors: invalid_argument while it is held or one of its blocks is being fetched.

@@ -134,6 +134,29 @@ TEST_CASE("fetch: what the host budget does not keep is read at each use, with o
   }
 }
 
+TEST_CASE("HostTier::read, several components: whatever the budget keeps, the largest image that it does not fits beside") {
+  const Everything first, second;
+  TestDevice device;
+  Bytes whole = 0, largest = 0;
+  {
+    WeightStore store(device, {.tier = HostTier::read});
+    const ComponentId id = must_add(store, first.spec("a"));
+    must_add(store, second.spec("b"));
+    whole = store.host_ledger().report().total;
+    for (std::uint32_t b = 0; b < first.model.blocks.size(); ++b) largest = std::max(largest, store.layout({id, b}).size);
+  }
+  for (Bytes budget = largest + 2 * MiB; budget < whole + MiB; budget += 256 * KiB) {
+    CAPTURE(budget);
+    WeightStore store(device, {.tier = HostTier::read, .host_budget = budget});
+    Bytes staged = 0;
+    for (const ComponentId id : {must_add(store, first.spec("a")), must_add(store, second.spec("b"))})
+      for (std::uint32_t b = 0; b < store.model(id).blocks.size(); ++b)
+        if (store.needs_staging({id, b})) staged = std::max(staged, store.layout({id, b}).size);
+    CHECK((staged == 0) == (budget >= whole));
+    if (staged > 0) CHECK(store.host_ledger().reserve(Use::staging, staged));
+  }
+}
+
 TEST_CASE("fetch: host memory that runs out for a kept image") {
   const Everything model;
   TestDevice device;
