@@ -101,8 +101,10 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
     facts.once_per_lane = model.inputs[i].refresh == Refresh::once_per_lane;
     written[model.inputs[i].value.id] = true;
   }
-  SLUICE_ASSIGN(const Pages scratch,
-                Pages::map(kScratchTensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(kScratchTensors, false)));
+  const auto scratch =
+      Pages::map(kScratchTensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(kScratchTensors, false));
+  if (!scratch)
+    return fail(Code::device_oom, fmt::format("no host memory for the graphs of {}: {}", model.name, scratch.error().message));
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     const Block& block = model.blocks[b];
     for (const Value v : block.inputs) {
@@ -113,7 +115,7 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
     std::size_t context_bytes = 0, graph_size = 0;
     {
       SLUICE_ASSIGN(const Built counted,
-                    build_once(block, lane.values, layout(b), variants, scratch.size(), scratch.data(), kScratchTensors));
+                    build_once(block, lane.values, layout(b), variants, scratch->size(), scratch->data(), kScratchTensors));
       SLUICE_TRY(check_block(block, counted.graph, device));
       // Leaves (weights, inputs) and view sources enter the graph's tables beside the nodes.
       graph_size = static_cast<std::size_t>(counted.nodes) + block.weights.size() + block.inputs.size() + 8;
