@@ -1,9 +1,8 @@
 #include "exec/request_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "exec/free_ranges.h"
 
@@ -17,30 +16,55 @@ Bytes resident_limit(Bytes arena, Bytes reserved, Bytes transient) {
   return arena > reserved + transient ? arena - reserved - transient : 0;
 }
 
-// Address for each resident block, from the arena's far end; false when they do not all fit above `floor`.
-// Blocks used in place come off the budget, not the arena.
-bool place_residents(std::vector<StagePlacement>& stages, std::span<const StageNeed> needs,
-                     const std::vector<std::size_t>& order, Address floor, Bytes arena,
-                     std::vector<std::vector<bool>>& in_place) {
+/// Bytes a block takes in the arena.
+Bytes size_of(const StageNeed& need, std::size_t block) {
+  return align_up(need.cost.blocks[block].weights, need.cost.alignment);
+}
+
+// Who chooses first.
+std::vector<std::size_t> most_sweeps_first(std::span<const StageNeed> needs) {
+  std::vector<std::size_t> order(needs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return needs[a].cost.sweeps > needs[b].cost.sweeps; });
+  return order;
+}
+
+/// A resident that found no place: whose, and the bytes of it and of all after it in its stage.
+struct Unplaced {
+  std::size_t stage = 0;
+  Bytes bytes = 0;
+};
+
+// Address for each resident block, from the arena's far end, above `floor` and above its own stage's transient zone; what
+// found none. Blocks used in place come off the budget, not the arena.
+std::optional<Unplaced> place_residents(std::vector<StagePlacement>& stages, std::span<const StageNeed> needs,
+                                        const std::vector<std::size_t>& order, Address floor, Bytes arena,
+                                        const std::vector<std::vector<bool>>& in_place) {
   FreeRanges free(floor, arena, needs[0].cost.chunk);
+  std::optional<Unplaced> unplaced;
   for (const std::size_t s : order) {
     auto& stage = stages[s];
     // The first to be given up lies nearest to the transient zone, so it is placed last.
     for (auto it = stage.plan.give_up.rbegin(); it != stage.plan.give_up.rend(); ++it) {
       const std::uint32_t b = *it;
       auto& place = stage.places[b];
-      const Bytes size = needs[s].cost.blocks[b].weights;
-      if (size == 0) continue;
+      const Bytes size = size_of(needs[s], b);
       if (in_place[s][b]) {
         place = {WeightPlace::Kind::mapped, 0};
         continue;
       }
-      const auto address = free.take_highest(size);
-      if (!address) return false;
-      place = {WeightPlace::Kind::resident, *address};
+      const auto address = free.take_highest(size, stage.plan.transient);
+      if (address) {
+        place = {WeightPlace::Kind::resident, *address};
+      } else {
+        if (!unplaced) unplaced = Unplaced{s, 0};
+        unplaced->bytes += size;
+      }
     }
+    if (unplaced) return unplaced;
   }
-  return true;
+  return std::nullopt;
 }
 
 void place_streamed(StagePlacement& stage, const StageCost& cost) {
@@ -55,37 +79,28 @@ Bytes transient_of(const std::vector<StagePlacement>& stages) {
 }
 
 // Everything stays: the arena it takes and the plan, or nothing when it exceeds `budget`.
-Result<RequestPlan> plan_all_resident(std::span<const StageNeed> needs, Bytes budget, Bytes arena) {
+Result<RequestPlan> plan_all_resident(std::span<const StageNeed> needs, std::vector<StagePlanner>& planners, Bytes budget,
+                                      Bytes arena) {
   RequestPlan plan;
   std::vector<std::vector<bool>> in_place;
-  for (const auto& need : needs) {
-    PlanOptions options{.policy = Policy::all_resident};
-    // Enough for any transient zone: a stage alone never needs more than the sum of its parts.
-    auto stage = plan_stage(need.cost, Bytes{1} << 60, options);
-    if (!stage) return fail(std::move(stage).error());
-    plan.stages.push_back({std::move(*stage), {}});
-    place_streamed(plan.stages.back(), need.cost);
-    in_place.push_back(need.mappable);
+  for (std::size_t s = 0; s < needs.size(); ++s) {
+    SLUICE_ASSIGN(auto stage, planners[s].plan(UINT64_MAX, {.policy = Policy::all_resident}));
+    plan.stages.push_back({std::move(stage), {}});
+    place_streamed(plan.stages.back(), needs[s].cost);
+    in_place.push_back(needs[s].mappable);
   }
-  std::vector<std::size_t> order(needs.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return needs[a].cost.sweeps > needs[b].cost.sweeps; });
+  const auto order = most_sweeps_first(needs);
   const Bytes transient = transient_of(plan.stages);
   Bytes physical = 0;
   for (std::size_t s = 0; s < needs.size(); ++s) {
     for (std::size_t b = 0; b < needs[s].cost.blocks.size(); ++b) {
-      (needs[s].mappable[b] ? plan.mapped : physical) += needs[s].cost.blocks[b].weights;
+      (needs[s].mappable[b] ? plan.mapped : physical) += size_of(needs[s], b);
     }
   }
-  // Chunk ends can waste a little: grow until all is placed.
-  for (Bytes size = std::max(arena, transient + physical);; size += std::max<Bytes>(size / 64, needs[0].cost.alignment)) {
-    size = align_up(size, needs[0].cost.alignment);
-    if (place_residents(plan.stages, needs, order, transient, size, in_place)) {
-      plan.arena = size;
-      break;
-    }
-  }
+  // Chunk ends can waste a little: grow by what found no place until everything has one.
+  plan.arena = std::max(arena, transient + physical);
+  while (const auto unplaced = place_residents(plan.stages, needs, order, transient, plan.arena, in_place))
+    plan.arena += unplaced->bytes;
   plan.full = plan.arena + plan.mapped;
   if (plan.full > budget) return fail(Code::over_budget, "not everything can stay", plan.full, budget);
   return plan;
@@ -93,76 +108,74 @@ Result<RequestPlan> plan_all_resident(std::span<const StageNeed> needs, Bytes bu
 
 }  // namespace
 
-Bytes smallest_budget(std::span<const StageNeed> stages) {
-  Bytes most = 0;
-  for (const auto& s : stages) most = std::max(most, smallest_transient(s.cost));
-  return most;
-}
-
 Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget, Bytes arena, const PlanOptions& options) {
   if (needs.empty()) return fail(Code::invalid_argument, "a request without stages");
+  if (options.max_in_flight < 1) return fail(Code::invalid_argument, "max_in_flight must be at least 1");
   const Bytes alignment = needs[0].cost.alignment;
-  // First, because it also finds what no budget could mend.
-  auto everything = plan_all_resident(needs, Bytes{1} << 62, 0);
-  if (!everything) return fail(std::move(everything).error());
+  arena &= ~(alignment - 1);
+  std::vector<StagePlanner> planners;
   std::vector<Bytes> least;
-  for (const auto& n : needs) least.push_back(smallest_transient(n.cost));
-  const Bytes smallest = *std::max_element(least.begin(), least.end());
+  for (const auto& need : needs) {
+    SLUICE_ASSIGN(auto planner, StagePlanner::open(need.cost));
+    least.push_back(planner.smallest());
+    planners.push_back(std::move(planner));
+  }
+  Bytes smallest = *std::max_element(least.begin(), least.end());
+  SLUICE_ASSIGN(auto everything, plan_all_resident(needs, planners, UINT64_MAX, 0));
+  const Bytes full = everything.full;
+  // Where hardly anything is streamed, keeping it may pack better than streaming it.
+  if (options.policy != Policy::all_streamed) smallest = std::min(smallest, full);
   if (budget < smallest) {
     return fail(Code::over_budget, "the largest block with its workspace and state does not fit", smallest, budget);
   }
-  const Bytes full = everything->full;
   if (options.policy == Policy::all_resident || (full <= budget && options.policy != Policy::all_streamed)) {
     if (full > budget) return fail(Code::over_budget, "everything is to stay, and does not fit", full, budget);
-    if (arena > everything->arena && arena + everything->mapped <= budget) {
-      everything = plan_all_resident(needs, budget, arena);
-      if (!everything) return fail(std::move(everything).error());
-      everything->full = full;
+    if (arena > everything.arena && arena + everything.mapped <= budget) {
+      SLUICE_ASSIGN(everything, plan_all_resident(needs, planners, budget, arena));
+      everything.full = full;
     }
-    everything->smallest = smallest;
+    everything.smallest = smallest;
     return everything;
   }
 
-  std::vector<std::size_t> order(needs.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return needs[a].cost.sweeps > needs[b].cost.sweeps; });
-
+  const auto order = most_sweeps_first(needs);
   // An arena that is there already and large enough is kept, so that residents keep their places from request to request.
   const Bytes total = std::min(budget, std::max(full, arena)) & ~(alignment - 1);
-  // `allow` is what stages may plan with; it shrinks when chunk ends keep residents from being placed.
-  for (Bytes allow = total;;) {
+  // What a stage may plan with at most; it shrinks when chunk ends keep its residents from being placed.
+  std::vector<Bytes> limits(needs.size(), total);
+  for (;;) {
     RequestPlan plan;
     plan.smallest = smallest;
     plan.full = full;
     plan.stages.resize(needs.size());
+    std::vector<Bytes> rooms(needs.size(), 0);
     Bytes kept = 0;     // resident bytes chosen so far
     Bytes highest = 0;  // largest transient zone so far
     for (const std::size_t s : order) {
       const StageNeed& need = needs[s];
       const Bytes own = least[s];
-      Bytes room = 0;
+      Bytes& room = rooms[s];
       PlanOptions stage_options = options;
       if (main_stage(need) && kept == 0) {
-        room = allow;
+        room = total;
       } else {
         // Beside what is kept already; if that is too little, the nearest residents give way for this stage.
-        const Bytes beside = allow - std::min(allow, kept);
+        const Bytes beside = total - std::min(total, kept);
         Bytes others = std::max(highest, own);
         for (const Bytes l : least) others = std::max(others, std::min(l, beside));
-        const Bytes spare = resident_limit(allow, kept, others);
-        if (spare > 0) {
-          room = own + spare;
-        } else {
-          room = std::max(beside, own);
-          stage_options.policy = Policy::all_streamed;
-        }
+        const Bytes spare = resident_limit(total, kept, others);
+        room = spare > 0 ? own + spare : std::max(beside, own);
+        if (spare == 0) stage_options.policy = Policy::all_streamed;
       }
-      auto stage = plan_stage(need.cost, room, stage_options);
-      if (!stage) return fail(std::move(stage).error());
-      kept += stage->resident_bytes;
-      highest = std::max(highest, stage->transient);
-      plan.stages[s] = {std::move(*stage), {}};
+      // Where nothing less can be placed, no resident stays.
+      if (limits[s] < own)
+        stage_options.policy = Policy::all_streamed;
+      else
+        room = std::min(room, limits[s]);
+      SLUICE_ASSIGN(auto stage, planners[s].plan(room, stage_options));
+      kept += stage.resident_bytes;
+      highest = std::max(highest, stage.transient);
+      plan.stages[s] = {std::move(stage), {}};
       place_streamed(plan.stages[s], need.cost);
     }
     // In-place blocks leave the arena as long as every stage's transient zone still fits what remains.
@@ -171,7 +184,7 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
     for (std::size_t s = 0; s < needs.size(); ++s) in_place.emplace_back(needs[s].cost.blocks.size(), false);
     for (const std::size_t s : order) {
       for (auto it = plan.stages[s].plan.give_up.rbegin(); it != plan.stages[s].plan.give_up.rend(); ++it) {
-        const Bytes size = needs[s].cost.blocks[*it].weights;
+        const Bytes size = size_of(needs[s], *it);
         if (needs[s].mappable[*it] && plan.mapped + size + must <= total) {
           in_place[s][*it] = true;
           plan.mapped += size;
@@ -180,9 +193,9 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
     }
     plan.arena = total - plan.mapped;
     const Bytes main_transient = plan.stages[order[0]].plan.transient;
-    if (place_residents(plan.stages, needs, order, main_transient, plan.arena, in_place)) return plan;
-    if (allow <= smallest) return fail(Code::over_budget, "no placement was found", smallest, budget);
-    allow = std::max(smallest, allow - std::max<Bytes>(alignment, allow / 64));
+    const auto unplaced = place_residents(plan.stages, needs, order, main_transient, plan.arena, in_place);
+    if (!unplaced) return plan;
+    limits[unplaced->stage] = rooms[unplaced->stage] - std::min(rooms[unplaced->stage], unplaced->bytes);
   }
 }
 

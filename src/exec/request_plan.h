@@ -29,12 +29,9 @@ struct RequestPlan {
   std::vector<StagePlacement> stages;
   Bytes arena = 0;     ///< bytes to allocate
   Bytes mapped = 0;    ///< budget bytes of blocks used in place
-  Bytes smallest = 0;  ///< smallest budget (arena + mapped) that works; every larger one works too
+  Bytes smallest = 0;  ///< smallest budget (arena + mapped) that works, exact; every larger one works too
   Bytes full = 0;      ///< budget from which every block of every stage is resident
 };
-
-/// Smallest budget for these stages: the largest of their smallest transient zones. Exact.
-Bytes smallest_budget(std::span<const StageNeed> stages);
 
 /// Plans a request in `budget` bytes (backend account already taken off). The stage that sweeps most chooses first; stages that
 /// sweep once stream, and keep between requests what fits beside. `arena`: the size of one that exists already (0: none); it is
