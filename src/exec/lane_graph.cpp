@@ -22,11 +22,10 @@ struct Built {
 };
 
 Result<Built> build_once(const Block& block, const std::vector<ValueFacts>& values, const BlockLayout& layout,
-                         const Variants& variants, std::size_t context_bytes, void* memory, std::size_t graph_size) {
+                         const Variants& variants, GraphContext memory, std::size_t graph_size) {
   Built built;
-  built.graph.context.reset(ggml_init({context_bytes, memory, /*no_alloc=*/true}));
+  built.graph.context = std::move(memory);
   ggml_context* context = built.graph.context.get();
-  if (!context) return fail(Code::device_failed, fmt::format("no memory for the graph of block {}", block.name));
   auto& g = built.graph;
   for (std::size_t i = 0; i < block.weights.size(); ++i) {
     const auto& t = layout.tensors[i];
@@ -114,15 +113,17 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
     }
     std::size_t context_bytes = 0, graph_size = 0;
     {
+      SLUICE_ASSIGN(GraphContext counting, GraphContext::open_in(scratch->data(), scratch->size()));
       SLUICE_ASSIGN(const Built counted,
-                    build_once(block, lane.values, layout(b), variants, scratch->size(), scratch->data(), kScratchTensors));
+                    build_once(block, lane.values, layout(b), variants, std::move(counting), kScratchTensors));
       SLUICE_TRY(check_block(block, counted.graph, device));
       // Leaves (weights, inputs) and view sources enter the graph's tables beside the nodes.
       graph_size = static_cast<std::size_t>(counted.nodes) + block.weights.size() + block.inputs.size() + 8;
       context_bytes = counted.used - ggml_graph_overhead_custom(kScratchTensors, false) +
                       ggml_graph_overhead_custom(graph_size, false) + 1024;
     }
-    SLUICE_ASSIGN(Built built, build_once(block, lane.values, layout(b), variants, context_bytes, nullptr, graph_size));
+    SLUICE_ASSIGN(GraphContext kept, GraphContext::open(context_bytes));
+    SLUICE_ASSIGN(Built built, build_once(block, lane.values, layout(b), variants, std::move(kept), graph_size));
     for (std::size_t i = 0; i < block.outputs.size(); ++i) {
       auto& facts = lane.values[block.outputs[i].id];
       const ggml_tensor* t = built.graph.outputs[i];

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "ggml-cpp.h"
+#include "exec/graph_context.h"
 #include "nn/model.h"
 #include "nn/variants.h"
 #include "residency/weight_store.h"
@@ -23,7 +23,7 @@ struct LaneShape {
 
 /// One block's graph for one lane: metadata only, no memory until it is bound.
 struct BlockGraph {
-  ggml_context_ptr context;
+  GraphContext context;
   ggml_cgraph* graph = nullptr;       ///< inside `context`
   std::vector<ggml_tensor*> weights;  ///< parallel to Block::weights
   std::vector<ggml_tensor*> inputs;   ///< parallel to Block::inputs

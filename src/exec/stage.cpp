@@ -101,8 +101,7 @@ Status Stage::bind(const StagePlan& plan, std::vector<WeightPlace> places, const
 
   std::size_t own = blocks();
   for (const auto& lane : lanes_) own += lane.values.size();
-  own_context_.reset(ggml_init({own * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-  if (!own_context_) return fail(Code::device_failed, "no memory for tensor headers");
+  SLUICE_ASSIGN(own_context_, GraphContext::open(own * ggml_tensor_overhead()));
 
   images_.assign(blocks(), nullptr);
   for (std::size_t b = 0; b < blocks(); ++b) {

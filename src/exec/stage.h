@@ -81,7 +81,7 @@ class Stage {
   const Arena* arena_ = nullptr;  // borrowed from the session that bound the stage
   StagePlan plan_;
   std::vector<WeightPlace> places_;
-  ggml_context_ptr own_context_;  // image and value tensors
+  GraphContext own_context_;  // image and value tensors
   std::vector<ggml_tensor*> images_;
   std::vector<std::vector<ggml_tensor*>> values_;
   std::vector<std::vector<Dead>> dead_;
