@@ -149,6 +149,68 @@ TEST_CASE("two engines on two simulated devices, at work at once: each its own p
   CHECK(got[1] == want);
 }
 
+// Two engines on one device share its ledger, not their budgets.
+TEST_CASE("two engines on the host's memory: each keeps its own budget, whatever the other's, in any order and at once") {
+  Bytes smallest = 0, full = 0;
+  {
+    auto engine = Engine::open(on("cpu:threads=1"));
+    REQUIRE(engine);
+    auto plan = (*engine)->plan(one_step());
+    REQUIRE(plan);
+    smallest = plan->smallest;
+    full = plan->full;
+  }
+  REQUIRE(smallest < full);
+  auto books = open_device("cpu:threads=1");
+  REQUIRE(books);
+  const auto before = (*books)->ledger().report();
+  {
+    const auto with_budget = [&](Bytes budget) {
+      EngineOptions options = on("cpu:threads=1");
+      options.device_budget = {Budget::Kind::bytes, budget};
+      auto engine = Engine::open(options);
+      REQUIRE(engine);
+      return std::move(*engine);
+    };
+    auto large = with_budget(full);
+    std::vector<float> want;
+    {
+      auto small = with_budget(smallest);  // opened last, and gone again
+      want = latent_of(*large);
+      CHECK(latent_of(*small) == want);
+      const auto both = (*books)->ledger().report();
+      CHECK(both.limit == smallest + full);
+      CHECK(both.total + both.backend <= smallest + full);
+
+      std::vector<float> got[2];
+      std::thread other([&] {
+        for (int i = 0; i < 3; ++i)
+          if (auto made = small->generate(one_step(), {}, {})) got[1] = made->pictures[0].latent;
+      });
+      for (int i = 0; i < 3; ++i)
+        if (auto made = large->generate(one_step(), {}, {})) got[0] = made->pictures[0].latent;
+      other.join();
+      CHECK(got[0] == want);
+      CHECK(got[1] == want);
+
+      auto refused = with_budget(smallest - 1)->generate(one_step(), {}, {});
+      REQUIRE_FALSE(refused);
+      CHECK(refused.error().code == Code::over_budget);
+      CHECK(refused.error().needed == smallest);
+    }
+    CHECK((*books)->ledger().report().limit == full);
+    Request wide = one_step();
+    wide.prompt += " on a table";
+    wide.batch = 2;
+    auto made = large->generate(wide, {}, {});  // a new plan, within its own budget
+    if (!made) CHECK_MESSAGE(made.error().needed > full, made.error().message);
+    CHECK(latent_of(*large) == want);
+  }
+  const auto after = (*books)->ledger().report();
+  CHECK(after.total == before.total);
+  CHECK(after.backend == before.backend);
+}
+
 // The model's file is replaced or cut between jobs: bytes of two files in one picture, or a bus error.
 TEST_CASE("a file that changed under an engine: an io error that says to load it again; restored, the engine goes on") {
   const Folder folder;

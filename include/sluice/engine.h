@@ -40,7 +40,7 @@ struct EngineOptions {
   std::string model;  ///< path of a checkpoint
   std::string device =
       "cpu";  ///< "cpu", "cpu:threads=2", "sim:memory=24MiB,…" (docs/simulated-device.md), a GPU's name from `devices()`
-  Budget device_budget;              ///< bytes of the device, backend account included
+  Budget device_budget;              ///< this engine's bytes of the device, backend account included; others have their own
   std::optional<Bytes> host_budget;  ///< bytes of host memory for kept images and staging; none: unlimited
   Bytes reserve = 256 * MiB;         ///< left free when the budget is automatic; at most an eighth of the device
   Load load = Load::automatic;

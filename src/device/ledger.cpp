@@ -31,8 +31,12 @@ Result<Lease> Ledger::reserve(Use use, Bytes size) {
 
 Status Ledger::set_backend(Bytes bytes) {
   std::lock_guard lock(mutex_);
-  Bytes needed = 0;
-  if (!checked_add(total_, bytes, needed))
+  return book_backend(0, bytes);
+}
+
+Status Ledger::book_backend(Bytes others, Bytes own) {
+  Bytes bytes = 0, needed = 0;
+  if (!checked_add(others, own, bytes) || !checked_add(total_, bytes, needed))
     return fail(Code::over_budget, "more than 2^64 bytes for the backend", ~Bytes{0}, limit_.value_or(~Bytes{0}));
   if (limit_ && bytes > backend_ && needed > *limit_)
     return fail(Code::over_budget,
@@ -72,6 +76,47 @@ void Ledger::move(Use from, Use to, Bytes size) {
   assert(size <= by_use_[static_cast<std::size_t>(from)]);
   by_use_[static_cast<std::size_t>(from)] -= size;
   by_use_[static_cast<std::size_t>(to)] += size;
+}
+
+void Ledger::share_limit() {
+  Bytes sum = 0;
+  limit_.reset();
+  for (const Share* share : shares_) {
+    // More than 2^64 bytes are no limit.
+    if (!share->limit_ || !checked_add(sum, *share->limit_, sum)) return;
+  }
+  if (!shares_.empty()) limit_ = sum;
+}
+
+Share::Share(Ledger& ledger, std::optional<Bytes> limit) : ledger_(ledger), limit_(limit) {
+  std::lock_guard lock(ledger_.mutex_);
+  ledger_.shares_.push_back(this);
+  ledger_.share_limit();
+}
+
+Share::~Share() {
+  std::lock_guard lock(ledger_.mutex_);
+  std::erase(ledger_.shares_, this);
+  ledger_.backend_ -= backend_;
+  ledger_.share_limit();
+}
+
+void Share::set_limit(std::optional<Bytes> limit) {
+  std::lock_guard lock(ledger_.mutex_);
+  limit_ = limit;
+  ledger_.share_limit();
+}
+
+Status Share::set_backend(Bytes bytes) {
+  std::lock_guard lock(ledger_.mutex_);
+  SLUICE_TRY(ledger_.book_backend(ledger_.backend_ - backend_, bytes));
+  backend_ = bytes;
+  return {};
+}
+
+Bytes Share::backend() const {
+  std::lock_guard lock(ledger_.mutex_);
+  return backend_;
 }
 
 Lease::Lease(Lease&& other) noexcept

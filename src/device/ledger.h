@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/result.h"
@@ -35,6 +36,7 @@ struct LedgerReport {
 };
 
 class Lease;
+class Share;
 
 /// The books of one physical device (or of the host's pageable or pinned memory). Every byte is leased before it is allocated;
 /// total + backend never exceeds the limit. Thread safe. Outlives its leases.
@@ -55,6 +57,9 @@ class Ledger {
 
  private:
   friend class Lease;
+  friend class Share;
+  void share_limit();                            // with the lock held
+  Status book_backend(Bytes others, Bytes own);  // with the lock held
   void give_back(Use use, Bytes size);
   void move(Use from, Use to, Bytes size);
 
@@ -62,6 +67,30 @@ class Ledger {
   std::optional<Bytes> limit_;
   std::array<Bytes, kUses> by_use_{};
   Bytes total_ = 0, backend_ = 0, peak_ = 0;
+  std::vector<const Share*> shares_;
+};
+
+/// One user's part of a ledger that several users of a device share: a limit and a backend account of its own. As long as there
+/// are shares, the ledger's limit is their sum (none, if one of them has none), so what one user may take does not depend on
+/// who else came or went; each keeps within its own limit by planning. Outlived by its ledger. Thread safe as the ledger is.
+class Share {
+ public:
+  Share(Ledger& ledger, std::optional<Bytes> limit);
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+  /// Its backend account goes with it. Where no share is left, the ledger is unlimited.
+  ~Share();
+  /// As Ledger::set_limit, for this share.
+  void set_limit(std::optional<Bytes> limit);
+  /// As Ledger::set_backend, for what this user's backend took.
+  Status set_backend(Bytes bytes);
+  Bytes backend() const;
+
+ private:
+  friend class Ledger;
+  Ledger& ledger_;
+  std::optional<Bytes> limit_;
+  Bytes backend_ = 0;
 };
 
 /// Bytes on a ledger, given back when it goes. Movable, not copyable.

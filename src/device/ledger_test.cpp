@@ -123,3 +123,34 @@ TEST_CASE("ledger: never above its limit under four threads") {
   CHECK(ledger.report().peak <= limit);
   for (const Bytes bytes : ledger.report().by_use) CHECK(bytes == 0);
 }
+
+TEST_CASE("shares: the limit is their sum, whoever comes or goes; each has a backend account of its own") {
+  Ledger ledger;
+  {
+    Share one(ledger, 100);
+    CHECK(ledger.report().limit == Bytes{100});
+    REQUIRE(one.set_backend(10));
+    auto lease = ledger.reserve(Use::arena, 90);
+    REQUIRE(lease);
+    CHECK_FALSE(one.set_backend(11));
+    CHECK(one.backend() == 10);
+    {
+      Share two(ledger, 50);
+      CHECK(ledger.report().limit == Bytes{150});
+      REQUIRE(two.set_backend(5));
+      CHECK(ledger.report().backend == 15);
+      CHECK_FALSE(ledger.reserve(Use::arena, 46));
+      CHECK(ledger.reserve(Use::arena, 45));
+      two.set_limit(std::nullopt);
+      CHECK_FALSE(ledger.report().limit);
+      two.set_limit(~Bytes{0});  // with the other's, more than 2^64
+      CHECK_FALSE(ledger.report().limit);
+    }
+    CHECK(ledger.report().limit == Bytes{100});
+    CHECK(ledger.report().backend == 10);
+    CHECK_FALSE(ledger.reserve(Use::arena, 1));
+  }
+  CHECK_FALSE(ledger.report().limit);
+  CHECK(ledger.report().backend == 0);
+  CHECK(ledger.report().total == 0);
+}

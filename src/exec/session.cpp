@@ -8,15 +8,29 @@ namespace sluice {
 namespace {
 // Two prompt lengths and two sizes at hand; more are rebuilt (milliseconds).
 constexpr std::size_t kCachedPlans = 4;
+
+// The planner refuses what no buffer can hold by number; here blocks have names.
+Status check_buffers(const Stage& stage, const StageNeed& need, const std::string& device) {
+  for (std::size_t b = 0; b < stage.blocks(); ++b) {
+    const BlockCost& block = need.cost.blocks[b];
+    const Bytes workspace = block.contiguous ? std::min(block.contiguous, block.workspace) : block.workspace;
+    const Bytes largest = std::max(need.mappable[b] ? 0 : block.weights, workspace);
+    if (need.cost.chunk > 0 && largest > need.cost.chunk)
+      return fail(Code::over_budget,
+                  fmt::format("{}: block '{}' needs {} in one buffer, the largest buffer of {} is {}", stage.spec().name,
+                              stage.model().blocks[b].name, format_bytes(largest), device, format_bytes(need.cost.chunk)),
+                  0, need.cost.chunk);
+  }
+  return {};
+}
 }  // namespace
 
 Session::Session(Device& device, WeightStore& store, SessionOptions options)
     : device_(device),
       store_(store),
       options_(std::move(options)),
-      variants_(options_.variants.value_or(variants_for(ggml_backend_buft_get_device(device.buffer_type())))) {
-  device_.ledger().set_limit(options_.budget);
-}
+      variants_(options_.variants.value_or(variants_for(ggml_backend_buft_get_device(device.buffer_type())))),
+      share_(device.ledger(), options_.budget) {}
 
 Session::~Session() { release(); }
 
@@ -30,7 +44,7 @@ void Session::set_budget(std::optional<Bytes> budget) {
   if (budget == options_.budget) return;
   release();
   options_.budget = budget;
-  device_.ledger().set_limit(budget);
+  share_.set_limit(budget);
 }
 
 void Session::release() {
@@ -57,6 +71,7 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
     if (!stage) return fail(std::move(stage).error());
     StageNeed need{stage->cost(), spec.component, {}};
     for (std::uint32_t b = 0; b < stage->blocks(); ++b) need.mappable.push_back(store_.mappable({spec.component, b}));
+    SLUICE_TRY(check_buffers(*stage, need, device_.info().name));
     needs.push_back(std::move(need));
     prepared->holds.push_back(store_.hold(spec.component));
     prepared->stages.push_back(std::move(*stage));
@@ -92,7 +107,7 @@ Status Session::bind(Prepared& prepared) {
     std::erase_if(cache_, [&](const auto& p) { return p.get() != &prepared; });
     for_each_block([&](BlockId id) { store_.give_up(id); });
     arena_.reset();
-    SLUICE_TRY(device_.ledger().set_backend(prepared.backend));
+    SLUICE_TRY(share_.set_backend(prepared.backend));
     auto arena = Arena::open(device_, prepared.plan.arena);
     if (!arena) return fail(std::move(arena).error());
     arena_.emplace(std::move(*arena));
@@ -107,8 +122,7 @@ Status Session::bind(Prepared& prepared) {
       if (!store_.resident(id)) store_.give_up(id);
     });
   }
-  const Bytes backend = std::max(device_.ledger().report().backend, prepared.backend);
-  SLUICE_TRY(device_.ledger().set_backend(backend));
+  SLUICE_TRY(share_.set_backend(std::max(share_.backend(), prepared.backend)));
   for (std::size_t s = 0; s < prepared.stages.size(); ++s) {
     auto done = prepared.stages[s].bind(prepared.plan.stages[s].plan, prepared.plan.stages[s].places, *arena_, store_);
     if (!done) {

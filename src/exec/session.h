@@ -30,7 +30,8 @@ struct Prepared {
   std::vector<WeightStore::Hold> holds;  ///< the components whose tensors the graphs refer to stay registered
 };
 
-/// Runs stages of one weight store on one device: owns the arena, keeps plans by shapes, makes room between stages.
+/// Runs stages of one weight store on one device: owns the arena, keeps plans by shapes, makes room between stages. Several
+/// sessions may share a device's ledger, each with a budget of its own that the others do not change.
 /// Threads: one. After any error the ledger holds what it held before the request (arena and residents), and the next request
 /// works.
 class Session {
@@ -58,6 +59,8 @@ class Session {
   };
   Counters counters() const { return counters_; }
   const SessionOptions& options() const { return options_; }
+  /// Device bytes that the session has taken and may use again: its arena and what its backend took; 0 without an arena.
+  Bytes held() const { return arena_ ? arena_->size() + share_.backend() : 0; }
   /// The operator variants every graph is built with.
   const Variants& variants() const { return variants_; }
   /// A new budget applies from the next `prepare` on; cached plans for other budgets are forgotten.
@@ -71,6 +74,7 @@ class Session {
   WeightStore& store_;
   SessionOptions options_;
   Variants variants_;
+  Share share_;  // of the device's ledger
   std::optional<Arena> arena_;
   std::vector<std::unique_ptr<Prepared>> cache_;  // most recently used last
   std::vector<Lease> lent_;

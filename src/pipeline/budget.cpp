@@ -40,8 +40,7 @@ Status follow_memory(const Budget& budget, Device& device, Bytes reserve, Sessio
   if (budget.kind == Budget::Kind::bytes) return {};
   const MemoryView memory = device.memory();
   if (!memory.known) return {};
-  const LedgerReport books = device.ledger().report();
-  const Bytes held = books.total + books.backend;
+  const Bytes held = session.held();
   SLUICE_ASSIGN(const auto now, resolve_budget(budget, device, held, reserve));
   const auto& before = session.options().budget;
   // Free memory flutters. Half of what is to stay free takes that up, so what is or will be taken fits all the same.
@@ -49,7 +48,7 @@ Status follow_memory(const Budget& budget, Device& device, Bytes reserve, Sessio
   const Bytes flutter = (budget.kind == Budget::Kind::leave_free ? std::min(keep, budget.value) : keep) / 2;
   const bool changed = [&] {
     if (!before) return true;
-    const Bytes taken = books.total > 0 ? held : *before;
+    const Bytes taken = held > 0 ? held : *before;
     return taken > *now + flutter || *now < *before - *before / 4 || *now > *before + *before / 4;
   }();
   if (changed) session.set_budget(now);
