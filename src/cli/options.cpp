@@ -161,7 +161,8 @@ std::vector<Option> make_options() {
         SLUICE_ASSIGN(s.engine.host_budget, parse_size("host-budget", text));
         return {};
       });
-  add("reserve", 0, "size", "bytes", format_bytes(engine.reserve), "left free on the device when no --device-budget is given",
+  add("reserve", 0, "size", "bytes", format_bytes(engine.reserve),
+      "left free on the device when no --device-budget is given, at most an eighth of it",
       [](Settings& s, const std::string& text) -> Status {
         SLUICE_ASSIGN(s.engine.reserve, parse_size("reserve", text));
         return {};
