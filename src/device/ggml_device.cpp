@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <new>
 #include <thread>
 
 #include "base/host_memory.h"
@@ -236,6 +237,7 @@ Result<Moment> GgmlDevice::get(const ggml_tensor* tensor, Bytes offset, std::spa
 Result<Moment> GgmlDevice::compute(ggml_cgraph* graph, Moment, const CancelToken& cancel) {
   std::lock_guard lock(compute_mutex_);
   if (cancel.cancelled()) return fail(Code::cancelled, "cancelled before computing on " + info_.name);
+  SLUICE_TRY(check_work_buffer(graph));
   cancel_ = &cancel;
   auto ended = guarded(info_.name, "computing", [&]() -> Result<Moment> {
     switch (ggml_backend_graph_compute(backend_.get(), graph)) {
@@ -261,6 +263,16 @@ bool GgmlDevice::supports(const ggml_tensor* node) const {
 Result<Bytes> GgmlDevice::work_size(const ggml_cgraph* graph) const {
   if (info_.kind != DeviceKind::cpu) return Bytes{0};
   return cpu_.work_size(graph, info_.threads);
+}
+
+Status GgmlDevice::check_work_buffer(const ggml_cgraph* graph) {
+  const auto size = work_size(graph);
+  if (!size || *size <= work_seen_) return {};
+  const std::unique_ptr<std::byte[]> room(new (std::nothrow) std::byte[static_cast<std::size_t>(*size)]);
+  if (!room)
+    return fail(Code::device_oom, info_.name + " has no " + format_bytes(*size) + " for the backend's work buffer", *size);
+  work_seen_ = *size;
+  return {};
 }
 
 Result<Bytes> GgmlDevice::measure_backend(std::span<ggml_cgraph* const> graphs) {

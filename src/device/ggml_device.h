@@ -55,6 +55,9 @@ class GgmlDevice final : public Device {
 
  private:
   GgmlDevice() = default;
+  /// Whether the CPU backend can have a larger work buffer for this graph: where it cannot, it frees the old one and keeps the
+  /// pointer to it. Under compute_mutex_. Errors: device_oom.
+  Status check_work_buffer(const ggml_cgraph* graph);
 
   ggml_backend_dev_t dev_ = nullptr;
   DeviceInfo info_;
@@ -70,6 +73,7 @@ class GgmlDevice final : public Device {
 
   /// The token of the compute now running. Read by ggml's abort callback, which runs in the computing thread itself.
   const CancelToken* cancel_ = nullptr;
+  Bytes work_seen_ = 0;  ///< largest work buffer that was there to be had; under compute_mutex_
 
   /// Held while the backend computes, for a caller, a probe or a measurement.
   mutable std::mutex compute_mutex_;

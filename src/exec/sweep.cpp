@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 
 namespace sluice {
 namespace {
@@ -39,7 +40,15 @@ SweepRunner::SweepRunner(Device& device, WeightStore& store, Stage& stage, std::
       any = true;
     }
   }
-  if (any) link_ = NamedThread("sluice-link", [this] { link_loop(); });
+  if (any)
+    link_ = NamedThread("sluice-link", [this] {
+      // Nobody above a thread catches: a container without memory would end the program.
+      try {
+        link_loop();
+      } catch (const std::exception& e) {
+        fail_with({Code::device_oom, fmt::format("{}, copying: {}", stage_.spec().name, e.what())});
+      }
+    });
 }
 
 SweepRunner::~SweepRunner() {
