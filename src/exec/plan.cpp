@@ -14,10 +14,10 @@ namespace {
 
 using namespace planner;
 
-/// Improvement rounds of the packer: many for S, which users see as a promise, and for the few candidates of small stages that
-/// almost fit; few where hundreds of candidates with hundreds of objects are packed.
-constexpr int kThorough = 200, kQuick = 2;
-constexpr int kSmallStage = 12;
+/// Improvement rounds of the packer: many for S, which users see as a promise, and for the candidates of small stages that do
+/// not fit at once; few where hundreds of candidates with hundreds of objects are packed.
+constexpr int kThorough = 200, kCareful = 100, kModerate = 40, kQuick = 2;
+constexpr int kSmallStage = 12, kMiddlingStage = 16;
 
 /// A candidate that fits: residents, slots and where everything lies.
 struct Candidate {
@@ -100,6 +100,7 @@ class Search {
   /// Best first: every set has a bound, every look-ahead of a set that could be best has one of its own, and only what has the
   /// least bound of all is packed. It ends when nothing is left that could beat the best.
   void try_sets(const std::vector<ResidentSet>& sets) {
+    const Bytes busiest = *std::max_element(view_.base.begin(), view_.base.end());
     for (std::uint32_t i = 0; i < sets.size(); ++i) {
       const auto& set = sets[i];
       Bytes load = 0;
@@ -109,7 +110,14 @@ class Search {
         if (!set.resident[b]) copied += view_.durations.copy[b];
       }
       if (set.bytes + load > budget_) continue;
-      for (const auto block : could_fill(set)) copied -= view_.durations.copy[block];
+      // Filled as if nothing but the busiest block's own bytes were in the way.
+      Bytes bytes = set.bytes;
+      for (const auto block : view_.by_size) {
+        if (!fills() || bytes + view_.weights[block] + busiest > budget_) break;
+        if (set.resident[block]) continue;
+        bytes += view_.weights[block];
+        copied -= view_.durations.copy[block];
+      }
       open_.push_back({static_cast<double>(std::max(copied, view_.durations.compute_sum)), copied, i, kSet, {}});
     }
     std::make_heap(open_.begin(), open_.end(), later);
@@ -228,8 +236,8 @@ class Search {
   bool try_holds(const ResidentSet& set, const Holds& holds) {
     const Bytes room = budget_ - set.bytes;
     Candidate c{set.resident, set.bytes, holds, pack_transient(view_, holds, kQuick, room), 0, 0};
-    if (view_.blocks <= kSmallStage && c.packing.size > room && c.packing.size <= room + room / 3)
-      c.packing = pack_transient(view_, holds, kThorough);
+    if (view_.blocks <= kMiddlingStage && c.packing.size > room)
+      c.packing = pack_transient(view_, holds, view_.blocks <= kSmallStage ? kCareful : kModerate, room + room / 12);
     if (c.packing.size > room) return false;
     finish(std::move(c));
     return true;

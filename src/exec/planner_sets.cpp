@@ -7,7 +7,7 @@
 namespace sluice::planner {
 namespace {
 
-constexpr std::size_t kExhaustive = 12, kSizes = 64;
+constexpr std::size_t kExhaustive = 12, kSwapped = 20, kSizes = 64;
 
 ResidentSet make_set(const StageView& view, const std::vector<std::uint32_t>& blocks, std::size_t count) {
   ResidentSet set{std::vector<bool>(static_cast<std::size_t>(view.blocks), false), 0};
@@ -46,6 +46,36 @@ void add_paced(const StageView& view, const std::vector<double>& pace, std::vect
         kept.push_back(block);
     }
     sets.push_back(make_set(view, kept, kept.size()));
+  }
+}
+
+/// Every set with one resident exchanged for one that is not. From all sets, not from a budget's best, so that what is tried at
+/// one budget is tried at every other.
+void add_swaps(const StageView& view, std::vector<ResidentSet>& sets) {
+  const auto& all = view.streamable;
+  std::vector<std::uint32_t> masks;
+  for (const auto& set : sets) {
+    std::uint32_t mask = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) mask |= static_cast<std::uint32_t>(set.resident[all[i]]) << i;
+    masks.push_back(mask);
+  }
+  std::sort(masks.begin(), masks.end());
+  masks.erase(std::unique(masks.begin(), masks.end()), masks.end());
+  for (std::size_t at = 0, count = masks.size(); at < count; ++at)
+    for (std::size_t out = 0; out < all.size(); ++out)
+      for (std::size_t in = 0; in < all.size(); ++in)
+        if ((masks[at] >> out & 1) && !(masks[at] >> in & 1)) masks.push_back(masks[at] ^ (1u << out) ^ (1u << in));
+  std::sort(masks.begin(), masks.end());
+  masks.erase(std::unique(masks.begin(), masks.end()), masks.end());
+  sets.clear();
+  for (const auto mask : masks) {
+    ResidentSet set{std::vector<bool>(static_cast<std::size_t>(view.blocks), false), 0};
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!(mask >> i & 1)) continue;
+      set.resident[all[i]] = true;
+      set.bytes += view.weights[all[i]];
+    }
+    sets.push_back(std::move(set));
   }
 }
 
@@ -97,6 +127,7 @@ std::vector<ResidentSet> resident_sets(const StageView& view) {
     both[b] = bytes[b] / std::max(1.0, all_bytes) + compute[b] / std::max(1e-12, all_compute);
   }
   for (const auto& pace : {count, bytes, compute, both}) add_paced(view, pace, sets);
+  if (all.size() <= kSwapped) add_swaps(view, sets);
   return sets;
 }
 
