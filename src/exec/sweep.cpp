@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
+#include <new>
 
 namespace sluice {
 namespace {
@@ -42,11 +42,13 @@ SweepRunner::SweepRunner(Device& device, WeightStore& store, Stage& stage, std::
   }
   if (any)
     link_ = NamedThread("sluice-link", [this] {
-      // Nobody above a thread catches: a container without memory would end the program.
+      // Nobody above a thread catches: a container without memory would end the program. Words short enough to need none.
       try {
         link_loop();
-      } catch (const std::exception& e) {
-        fail_with({Code::device_oom, fmt::format("{}, copying: {}", stage_.spec().name, e.what())});
+      } catch (const std::bad_alloc&) {
+        fail_with({Code::device_oom, "out of memory"});
+      } catch (...) {
+        fail_with({Code::device_failed, "copying failed"});
       }
     });
 }
