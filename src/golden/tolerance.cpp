@@ -22,6 +22,9 @@ bool Tolerance::allows(const Difference& d) const { return used(d) <= 1; }
 
 Tolerance tolerance(Work work, std::string_view weight_dtype, std::string_view) {
   // Every backend of ggml rounds the activations that meet f16 or bf16 weights to that type, so one column serves all of them.
+  // Its bounds are three to five times the worst that was measured on the CPU: 8.1e-4 and 4.3e-3 for networks, 1.8e-3
+  // and 8.3e-3 for pipelines; the same networks with f32 weights stay below 1e-5, so the difference is that rounding and
+  // nothing else.
   const bool f32 = weight_dtype == "f32";
   switch (work) {
     case Work::loading: return {.max_abs = 0};
@@ -29,9 +32,9 @@ Tolerance tolerance(Work work, std::string_view weight_dtype, std::string_view) 
     case Work::sampling: return {.rel_rms = 1e-5, .max_abs_over_rms = 1e-4};
     case Work::random: return {.max_abs = 1e-5};
     case Work::network:
-      return f32 ? Tolerance{.rel_rms = 1e-4, .max_abs_over_rms = 2e-3} : Tolerance{.rel_rms = 5e-3, .max_abs_over_rms = 1e-1};
+      return f32 ? Tolerance{.rel_rms = 1e-4, .max_abs_over_rms = 2e-3} : Tolerance{.rel_rms = 3e-3, .max_abs_over_rms = 2e-2};
     case Work::pipeline:
-      return f32 ? Tolerance{.rel_rms = 1e-3, .max_abs_over_rms = 1e-2} : Tolerance{.rel_rms = 3e-2, .max_abs_over_rms = 3e-1};
+      return f32 ? Tolerance{.rel_rms = 1e-3, .max_abs_over_rms = 1e-2} : Tolerance{.rel_rms = 8e-3, .max_abs_over_rms = 4e-2};
   }
   return {.max_abs = 0};
 }
