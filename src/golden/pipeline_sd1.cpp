@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 
 #include "golden/array.h"
 #include "golden/network.h"
@@ -71,8 +72,9 @@ Result<std::vector<Measured>> run_pipeline_sd1(const Case& one, const Setup& set
     if (io->find(input)) return fail(Code::unsupported, fmt::format("no runner for {}", input));
   }
   SLUICE_ASSIGN(const auto request, request_of(one.meta.at("params")));
+  std::unique_ptr<LoadedModel> model;  // declared first: store and session look at its networks to their end
   SLUICE_ASSIGN(auto rig, open_rig(setup));
-  SLUICE_ASSIGN(const auto model, load_model(one.path(one.meta.at("weights").at(0)), *system_files(), *rig.store, {}));
+  SLUICE_ASSIGN(model, load_model(one.path(one.meta.at("weights").at(0)), *system_files(), *rig.store, {}));
   SLUICE_ASSIGN(const auto settings, check_request(request, model->rule));
 
   Bytes smallest = 0, full = 0;
