@@ -6,16 +6,12 @@
 #include <random>
 #include <string>
 
+#include "exec/test_scale.h"
+
 using namespace sluice;
+using test::kSlow;
 
 namespace {
-
-/// Sanitizers are some ten times slower: a sample of the cases there.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr unsigned kSlow = 10;
-#else
-constexpr unsigned kSlow = 1;
-#endif
 
 bool alive(const Extent& e, int tick) {
   return e.from <= e.to ? e.from <= tick && tick <= e.to : tick >= e.from || tick <= e.to;

@@ -6,18 +6,13 @@
 #include <random>
 
 #include "exec/pack.h"
+#include "exec/test_scale.h"
 #include "exec/timeline.h"
 
 using namespace sluice;
+using test::kSlow;
 
 namespace {
-
-/// Sanitizers are some ten times slower: a sample of the cases there.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr unsigned kSlow = 10;
-#else
-constexpr unsigned kSlow = 1;
-#endif
 
 /// Uneven blocks, state over one to eight blocks, copy ÷ compute 0.25 to 8, one or two lanes.
 StageCost random_stage(unsigned seed, int least, int most) {

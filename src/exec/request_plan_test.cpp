@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <random>
 
+#include "exec/test_scale.h"
+
 using namespace sluice;
+using test::kSlow;
 
 namespace {
-
-/// Sanitizers are some ten times slower: a sample of the cases there.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr unsigned kSlow = 10;
-#else
-constexpr unsigned kSlow = 1;
-#endif
 
 /// Encode, denoise, decode: few sweeps of many blocks, many sweeps, and one sweep of large workspaces. Sizes in any unit, some
 /// of them no multiple of the alignment; some blocks without weights, some usable in place, sometimes a narrow chunk.

@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <random>
 
+#include "exec/test_scale.h"
+
 using namespace sluice;
+using test::kSlow;
 
 namespace {
-
-/// Sanitizers are some ten times slower: a sample of the cases there.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr unsigned kSlow = 10;
-#else
-constexpr unsigned kSlow = 1;
-#endif
 
 /// 60 equal blocks of one second of compute each; copies take `ratio` seconds.
 StageCost sixty(double ratio) {

@@ -14,16 +14,12 @@
 #include "ggml-cpp.h"
 #include "ggml.h"
 
+#include "exec/test_scale.h"
+
 using namespace sluice;
+using test::kSlow;
 
 namespace {
-
-/// Sanitizers are some ten times slower: a sample of the cases there.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr unsigned kSlow = 10;
-#else
-constexpr unsigned kSlow = 1;
-#endif
 
 /// A graph under construction in a context without memory. Operands are made on demand: leaves of the asked shape.
 struct Sketch {

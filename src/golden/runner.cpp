@@ -17,6 +17,15 @@ Measured measure(const TensorFile& io, const std::string& output, std::span<cons
 
 Measured unknown(const std::string& output, std::string problem) { return {output, {}, {}, std::move(problem), {}}; }
 
+std::vector<Measured> each_output(const Case& one, const std::function<Result<Measured>(const std::string& output)>& run) {
+  std::vector<Measured> out;
+  for (const auto& entry : one.meta.at("outputs").items()) {
+    auto result = run(entry.key());
+    out.push_back(result ? *std::move(result) : unknown(entry.key(), result.error().message));
+  }
+  return out;
+}
+
 namespace {
 
 struct Entry {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ struct Measured {
 Measured measure(const TensorFile& io, const std::string& output, std::span<const float> got, const Tolerance& allowed);
 /// An output that cannot be computed.
 Measured unknown(const std::string& output, std::string problem);
+
+/// A case whose outputs stand each for itself: `run` for every output named in case.json; an error of its is a failed line.
+std::vector<Measured> each_output(const Case& one, const std::function<Result<Measured>(const std::string& output)>& run);
 
 /// Computes a case's outputs. Errors end the case as failed.
 using Runner = Result<std::vector<Measured>> (*)(const Case&, const Setup&);

@@ -80,12 +80,7 @@ Result<std::vector<Measured>> run_samplers(const Case& one, const Setup&) {
   SLUICE_ASSIGN(const auto io, one.io());
   SLUICE_ASSIGN(const auto start, read_array(*io, "start"));
   SLUICE_ASSIGN(const auto noise, read_array(*io, "noise"));
-  std::vector<Measured> out;
-  for (const auto& entry : one.meta.at("outputs").items()) {
-    auto result = run_one(*io, entry.key(), start, noise);
-    out.push_back(result ? *std::move(result) : unknown(entry.key(), result.error().message));
-  }
-  return out;
+  return each_output(one, [&](const std::string& output) { return run_one(*io, output, start, noise); });
 }
 
 }  // namespace sluice::golden

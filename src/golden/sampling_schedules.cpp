@@ -26,12 +26,7 @@ Result<Measured> run_one(const TensorFile& io, const std::string& output) {
 
 Result<std::vector<Measured>> run_schedules(const Case& one, const Setup&) {
   SLUICE_ASSIGN(const auto io, one.io());
-  std::vector<Measured> out;
-  for (const auto& entry : one.meta.at("outputs").items()) {
-    auto result = run_one(*io, entry.key());
-    out.push_back(result ? *std::move(result) : unknown(entry.key(), result.error().message));
-  }
-  return out;
+  return each_output(one, [&](const std::string& output) { return run_one(*io, output); });
 }
 
 }  // namespace sluice::golden
