@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdlib>
 
 #include "device/device.h"
@@ -15,8 +16,8 @@ class TestDevice final : public Device {
     info_.alignment = 64;
   }
   DeviceInfo info_;
-  int host_allocations = 0;       ///< so far
-  int fail_host_allocation = -1;  ///< the n-th from now on (0: the next) fails
+  std::atomic<int> host_allocations = 0;       ///< so far; threads that fetch allocate at once
+  std::atomic<int> fail_host_allocation = -1;  ///< the n-th from now on (0: the next) fails
   ggml_type no_raw = GGML_TYPE_COUNT;
 
   const DeviceInfo& info() const override { return info_; }
