@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCTEST = re.compile(r"^\[doctest\] test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed\s*\|\s*(\d+) skipped", re.M)
 CLOSING = re.compile(r"^(?:\w+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?\s*$", re.M)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-TIMEOUT_S = 900
+TIMEOUT_S = 1800
 SANITIZERS = {
     # Leaks are looked for at exit; a hostile size must come back as an error of ours, so a huge allocation is no crash of its own.
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:allocator_may_return_null=1",
