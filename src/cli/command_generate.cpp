@@ -25,8 +25,8 @@ Status generate(Settings settings) {
   {
     ProgressBar bar(!settings.quiet && !settings.json);
     SLUICE_ASSIGN(auto engine, Engine::open(settings.engine));
-    SLUICE_ASSIGN(generated, engine->generate(
-                                 settings.request, [&bar](const Progress& progress) { bar.show(progress); }, cancel));
+    SLUICE_ASSIGN(generated,
+                  engine->generate(settings.request, [&bar](const Progress& progress) { bar.show(progress); }, cancel));
   }
   if (generated.pictures.empty()) return fail(Code::device_failed, "the engine returned no picture");
 

@@ -31,9 +31,7 @@ void add_table(CLI::App& app, Parsed& parsed) {
     auto help = option.help;
     if (!option.fallback.empty() && option.type != "flag") help += fmt::format(" [{}]", option.fallback);
     if (option.type == "flag") {
-      app.add_flag_function(
-             names, [take](std::int64_t) { take({}); }, help)
-          ->group(option.group);
+      app.add_flag_function(names, [take](std::int64_t) { take({}); }, help)->group(option.group);
     } else {
       app.add_option_function<std::string>(names, take, help)
           ->type_name(option.unit.empty() ? option.type : fmt::format("{}({})", option.type, option.unit))

@@ -32,21 +32,21 @@ Result<float> parse_real(const std::string& name, const std::string& text, doubl
 
 using Set = std::function<Status(Settings&, const std::string&)>;
 
-Set text_into(std::string Request::*field) {
+Set text_into(std::string Request::* field) {
   return [field](Settings& s, const std::string& text) -> Status {
     s.request.*field = text;
     return {};
   };
 }
 
-Set integer_into(int Request::*field, const char* name, int least, int most) {
+Set integer_into(int Request::* field, const char* name, int least, int most) {
   return [=](Settings& s, const std::string& text) -> Status {
     SLUICE_ASSIGN(s.request.*field, parse_integer<int>(name, text, least, most));
     return {};
   };
 }
 
-Set flag_into(bool Settings::*field) {
+Set flag_into(bool Settings::* field) {
   return [field](Settings& s, const std::string&) -> Status {
     s.*field = true;
     return {};

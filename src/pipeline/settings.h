@@ -29,9 +29,9 @@ struct Settings {
   Emphasis emphasis = Emphasis::mean;
   GuidancePasses passes;
   std::int64_t latent_width = 0, latent_height = 0, latent_channels = 4;
-  /// Empty, or for each image of the batch the noise it starts from: unit normal, [W, H, C] of the latent. It takes the place of
-  /// the first draw of the image's random stream; that draw is skipped over, so later ones (ancestral samplers) are the seed's
-  /// own. For comparing with other engines' noise; no request says it. Wrong sizes are refused by TextToImage::draw.
+  /// Empty, or for each image of the batch the noise it starts from: unit normal, [W, H, C] of the latent. It takes the place
+  /// of the first draw of the image's random stream; that draw is skipped over, so later ones (ancestral samplers) are the
+  /// seed's own. For comparing with other engines' noise; no request says it. Wrong sizes are refused by TextToImage::draw.
   std::vector<std::vector<float>> start_noise;
 };
 
