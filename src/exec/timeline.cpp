@@ -92,7 +92,8 @@ double steady_units(const Durations& durations, std::span<const Prefetch> copies
     }
     seen.push_back(std::move(now));
   }
-  const double average = static_cast<double>(seen.back().at - seen[kSweeps / 2 - 1].at) / (kSweeps / 2);
+  constexpr int kHalf = kSweeps / 2;
+  const double average = static_cast<double>(seen.back().at - seen[kHalf - 1].at) / kHalf;
   return std::max(average, static_cast<double>(roofline));
 }
 

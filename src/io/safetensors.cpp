@@ -218,7 +218,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   std::unordered_set<std::string> top_keys_, keys_;
 };
 
-Result<std::shared_ptr<const TensorFile>> parse(std::shared_ptr<const File> file) {
+Result<std::shared_ptr<const TensorFile>> parse(const std::shared_ptr<const File>& file) {
   const std::string& path = file->path();
   const Bytes size = file->size();
   std::array<std::byte, 8> prefix{};
@@ -254,10 +254,10 @@ Result<std::shared_ptr<const TensorFile>> parse(std::shared_ptr<const File> file
 
 }  // namespace
 
-Result<std::shared_ptr<const TensorFile>> open_safetensors(std::shared_ptr<const File> file) {
+Result<std::shared_ptr<const TensorFile>> open_safetensors(const std::shared_ptr<const File>& file) {
   const std::string path = file->path();
   try {
-    return parse(std::move(file));
+    return parse(file);
   } catch (const std::exception& error) {  // the JSON library, or memory for a header of up to 100 MB
     return fail(Code::corrupt, fmt::format("{}: the safetensors header cannot be read: {}", path, printable(error.what())));
   }

@@ -8,6 +8,6 @@ namespace sluice {
 
 /// Reads the header of a safetensors file; the rules and their reasons are in docs/formats/safetensors.md.
 /// Errors: io; corrupt (file, tensor and what is wrong with it).
-Result<std::shared_ptr<const TensorFile>> open_safetensors(std::shared_ptr<const File> file);
+Result<std::shared_ptr<const TensorFile>> open_safetensors(const std::shared_ptr<const File>& file);
 
 }  // namespace sluice
