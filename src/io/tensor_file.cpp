@@ -45,7 +45,7 @@ Result<std::shared_ptr<const TensorFile>> open_tensor_file(std::shared_ptr<const
     return refuse("this is a Git LFS pointer, not the file itself: fetch it with 'git lfs pull'");
   if (head.starts_with("<!") || head.starts_with("<html") || head.starts_with("<HTML"))
     return refuse("this is a web page: the download gave a page instead of the file");
-  return open_safetensors(std::move(file));
+  return open_safetensors(file);
 }
 
 Status read_tensor(const TensorFile& file, const TensorInfo& info, std::span<std::byte> out) {
