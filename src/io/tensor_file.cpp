@@ -34,7 +34,7 @@ Result<std::shared_ptr<const TensorFile>> open_tensor_file(std::shared_ptr<const
   const std::string_view head(start.data(), length);
   if (head.starts_with("GGUF")) return open_gguf(std::move(file));
   // Before the others: a length field may look like any of them, but none of them has a brace here.
-  if (length > 8 && head[8] == '{') return open_safetensors(std::move(file));
+  if (length > 8 && head[8] == '{') return open_safetensors(file);
 
   const auto refuse = [&](const char* what) { return fail(Code::unsupported, fmt::format("{}: {}", file->path(), what)); };
   if (head.starts_with("PK\x03\x04") || head.starts_with("\x80\x02"))
