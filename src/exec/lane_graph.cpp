@@ -146,6 +146,7 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
   for (const Value v : model.outputs) {
     if (!written[v.id]) return fail(Code::invalid_argument, fmt::format("{}: an output is never written", model.name));
     lane.values[v.id].last_read_by = static_cast<int>(model.blocks.size()) - 1;
+    lane.values[v.id].output = true;
   }
   return lane;
 }

@@ -38,6 +38,7 @@ struct ValueFacts {
   int written_by = -1;    ///< block; -1: the host
   int last_read_by = -1;  ///< block; the last block for model outputs (the host reads them after the sweep)
   bool once_per_lane = false;
+  bool output = false;  ///< the host reads it after the sweep
   bool used = false;
 };
 

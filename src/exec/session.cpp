@@ -123,18 +123,8 @@ Status Session::bind(Prepared& prepared) {
     });
   }
   SLUICE_TRY(share_.set_backend(std::max(share_.backend(), prepared.backend)));
-  for (std::size_t s = 0; s < prepared.stages.size(); ++s) {
-    auto done = prepared.stages[s].bind(prepared.plan.stages[s].plan, prepared.plan.stages[s].places, *arena_, store_);
-    if (!done) {
-      // A half-bound request cannot be bound again.
-      Error e = std::move(done).error();
-      std::erase_if(cache_, [&](const auto& p) { return p.get() == &prepared; });
-      return fail(std::move(e));
-    }
-  }
-  prepared.arena_seen = arena_->size();
-
-  // Staging for images that are put together at each use, as large as the largest of any registered component.
+  // Staging for images that are put together at each use, as large as the largest of any registered component. Before
+  // binding: a request that was refused its staging is not bound, and may try again.
   Bytes largest = 0;
   for_each_block([&](BlockId id) {
     if (store_.needs_staging(id)) largest = std::max(largest, store_.layout(id).size);
@@ -145,16 +135,26 @@ Status Session::bind(Prepared& prepared) {
     SLUICE_ASSIGN(staging_lease_, store_.host_ledger().reserve(Use::staging, largest));
     SLUICE_ASSIGN(staging_, device_.allocate_host(largest));
   }
+  for (std::size_t s = 0; s < prepared.stages.size(); ++s) {
+    auto done = prepared.stages[s].bind(prepared.plan.stages[s].plan, prepared.plan.stages[s].places, *arena_, store_);
+    if (!done) {
+      // A half-bound request cannot be bound again.
+      Error e = std::move(done).error();
+      std::erase_if(cache_, [&](const auto& p) { return p.get() == &prepared; });
+      return fail(std::move(e));
+    }
+  }
+  prepared.arena_seen = arena_->size();
   return {};
 }
 
 void Session::lend(const Prepared& prepared, std::size_t s) {
   const StagePlan& plan = prepared.plan.stages[s].plan;
   Bytes weights = 0;
-  for (const auto& stage : prepared.plan.stages) {
-    for (std::size_t b = 0; b < stage.places.size(); ++b) {
-      if (stage.places[b].kind == WeightPlace::Kind::resident)
-        weights += prepared.stages[static_cast<std::size_t>(&stage - prepared.plan.stages.data())].cost().blocks[b].weights;
+  for (std::size_t i = 0; i < prepared.stages.size(); ++i) {
+    const auto& places = prepared.plan.stages[i].places;
+    for (std::size_t b = 0; b < places.size(); ++b) {
+      if (places[b].kind == WeightPlace::Kind::resident) weights += prepared.stages[i].cost().blocks[b].weights;
     }
   }
   // Slots, state and workspace share bytes over time; shared bytes are booked once, in this order.

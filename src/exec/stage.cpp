@@ -52,9 +52,7 @@ Result<Stage> Stage::build(StageSpec spec, WeightStore& store, Device& device, c
       } else {
         // The host writes inputs before the sweep and reads outputs after it, for all lanes.
         s.from = facts.written_by < 0 ? 0 : tick(facts.written_by);
-        const bool output =
-            std::any_of(stage.model_->outputs.begin(), stage.model_->outputs.end(), [&](Value o) { return o.id == v; });
-        s.to = output ? last_tick : tick(facts.last_read_by);
+        s.to = facts.output ? last_tick : tick(facts.last_read_by);
       }
       cost.state.push_back(s);
       stage.state_.push_back({l, Value{v}});
@@ -120,8 +118,7 @@ Status Stage::bind(const StagePlan& plan, std::vector<WeightPlace> places, const
       if (!facts.used) continue;
       values_[l][v] = ggml_new_tensor(own_context_.get(), facts.type, 4, facts.shape.data());
       SLUICE_TRY(arena.bind(values_[l][v], state_address[l][v]));
-      const bool output = std::any_of(model_->outputs.begin(), model_->outputs.end(), [&](Value o) { return o.id == v; });
-      if (!facts.once_per_lane && !output)
+      if (!facts.once_per_lane && !facts.output)
         dead_[l * blocks() + static_cast<std::size_t>(facts.last_read_by)].push_back({state_address[l][v], facts.size});
     }
     for (std::size_t b = 0; b < blocks(); ++b) {
