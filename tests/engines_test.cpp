@@ -21,12 +21,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Request one_step() {
-  Request r = small_request();
-  r.steps = 1;
-  return r;
-}
-
 EngineOptions on(const char* device, const std::string& model = kDemoModel) { return {.model = model, .device = device}; }
 
 std::vector<float> latent_of(Engine& engine) {

@@ -17,12 +17,6 @@ constexpr std::uint64_t kStride = 1;
 constexpr int kSeeds = 200;
 #endif
 
-Request one_step() {
-  Request r = small_request();
-  r.steps = 1;
-  return r;
-}
-
 // A budget at which most blocks stream.
 Bytes tight_budget(const Request& request) {
   auto rig = Rig::open({});

@@ -13,12 +13,6 @@ namespace {
 constexpr Bytes kReserve = 256 * MiB;
 constexpr Bytes kMost = ~Bytes{0};
 
-Request one_step() {
-  Request r = small_request();
-  r.steps = 1;
-  return r;
-}
-
 Drawn wanted() {
   auto rig = Rig::open({});
   REQUIRE(rig);

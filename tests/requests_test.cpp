@@ -21,12 +21,6 @@ std::string words(int n) {
   return text;
 }
 
-Request one_step() {
-  Request r = small_request();
-  r.steps = 1;
-  return r;
-}
-
 Drawn fresh(const Request& request) {
   auto rig = Rig::open({});
   REQUIRE(rig);

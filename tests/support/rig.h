@@ -96,4 +96,11 @@ inline Request small_request() {
   return r;
 }
 
+/// The same with one step.
+inline Request one_step() {
+  Request r = small_request();
+  r.steps = 1;
+  return r;
+}
+
 }  // namespace sluice::test
