@@ -111,3 +111,86 @@ TEST_CASE("arena: binds what lies aligned in one chunk and refuses the rest") {
   arena->discard(0, ~Bytes{0});
   CHECK((*sim)->counters().discards == 5);
 }
+
+TEST_CASE("arena: the zone grows and shrinks by chunks, and whole chunks keep their bytes") {
+  auto sim = SimDevice::open({.memory = MiB, .max_buffer = 4096, .threads = 1});
+  REQUIRE(sim);
+  Arena arena(**sim);
+  const auto context = no_alloc();
+  for (const Bytes size :
+       {Bytes{4096 + 64}, Bytes{3 * 4096}, Bytes{4 * 4096 + 32}, Bytes{4096}, Bytes{32}, Bytes{0}, Bytes{8192}}) {
+    CAPTURE(size);
+    const Bytes before = arena.zone(), kept = arena.kept_by(size);
+    CHECK(kept <= std::min(before, size));
+    CHECK((kept == before || kept % 4096 == 0));
+    const std::vector<std::byte> data(64, std::byte{9});
+    std::vector<std::byte> read(64);
+    ggml_tensor* first = nullptr;
+    if (kept >= 4096) {
+      first = ggml_new_tensor_1d(context.get(), GGML_TYPE_I8, 64);
+      REQUIRE(arena.bind(first, 128));
+      REQUIRE((*sim)->set(first, 0, data, 0, CancelToken{}));
+    }
+    const int generation = arena.generation();
+    REQUIRE(arena.set_zone(size));
+    CHECK(arena.generation() != generation);
+    CHECK(arena.zone() == size);
+    CHECK((*sim)->ledger().report().total == size);
+    CHECK((*sim)->live_buffers() == static_cast<int>((size + 4095) / 4096));
+    if (first) {
+      REQUIRE((*sim)->get(first, 0, read, 0));
+      CHECK(read == data);
+    }
+  }
+}
+
+TEST_CASE("arena: a zone that cannot grow is as large as before") {
+  for (std::uint64_t n = 3; n <= 6; ++n) {
+    CAPTURE(n);
+    auto sim = SimDevice::open({.memory = MiB, .max_buffer = 4096, .fail_alloc = n, .threads = 1});
+    REQUIRE(sim);
+    auto arena = Arena::open(**sim, 4096 + 32);
+    REQUIRE(arena);
+    const auto grown = arena->set_zone(5 * 4096);
+    CHECK(grown.has_value() == (n > 6));
+    CHECK(arena->zone() == 4096 + 32);
+    CHECK((*sim)->ledger().report().total == 4096 + 32);
+    CHECK(arena->set_zone(5 * 4096));
+  }
+  // The limit is asked before anything is allocated or freed for good.
+  auto sim = SimDevice::open({.memory = MiB, .max_buffer = 4096, .threads = 1});
+  REQUIRE(sim);
+  auto arena = Arena::open(**sim, 4096);
+  (*sim)->ledger().set_limit(3 * 4096);
+  const auto refused = arena->set_zone(4 * 4096);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::over_budget);
+  CHECK(arena->zone() == 4096);
+}
+
+TEST_CASE("arena: shelves are buffers of their own, freed one by one") {
+  auto sim = SimDevice::open({.memory = MiB, .max_buffer = 4096, .threads = 1});
+  REQUIRE(sim);
+  auto arena = Arena::open(**sim, 64);
+  REQUIRE(arena);
+  CHECK_FALSE(arena->add_shelf(0));
+  CHECK_FALSE(arena->add_shelf(4097));
+  const auto a = arena->add_shelf(4096), b = arena->add_shelf(100);
+  REQUIRE(a);
+  REQUIRE(b);
+  CHECK(Arena::on_shelf(a->base));
+  CHECK(arena->size() == 64 + 4096 + 100);
+  CHECK((*sim)->live_buffers() == 3);
+  const auto context = no_alloc();
+  CHECK(arena->bind(ggml_new_tensor_1d(context.get(), GGML_TYPE_I8, 100), b->base));
+  CHECK_FALSE(arena->bind(ggml_new_tensor_1d(context.get(), GGML_TYPE_I8, 101), b->base));
+  CHECK_FALSE(arena->bind(ggml_new_tensor_1d(context.get(), GGML_TYPE_I8, 1), b->base + 128));
+  arena->remove_shelf(a->base);
+  CHECK(arena->size() == 64 + 100);
+  CHECK((*sim)->ledger().report().total == 64 + 100);
+  CHECK_FALSE(arena->bind(ggml_new_tensor_1d(context.get(), GGML_TYPE_I8, 1), a->base));
+  arena->discard(b->base, 1000);
+  arena->remove_shelf(b->base);
+  CHECK((*sim)->live_buffers() == 1);
+  CHECK(arena->shelves().empty());
+}
