@@ -119,7 +119,7 @@ void smallest(const std::string& model, const PlanReport& whole) {
 
 Status requests(const std::string& model, const PlanReport& whole) {
   auto o = options(model, kSlowLink, whole.full);
-  o.load = Load::read;
+  o.tier = Tier::read;
   SLUICE_ASSIGN(auto engine, Engine::open(o));
   SLUICE_ASSIGN(const auto first, engine->generate(request(7), {}, CancelToken{}));
   SLUICE_ASSIGN(const auto second, engine->generate(request(7), {}, CancelToken{}));

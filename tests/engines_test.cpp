@@ -81,7 +81,7 @@ TEST_CASE("a weight that overflows: an error that names the stage, and no pictur
     REQUIRE(write_changed_model(path, c.tensor, Change::overflow));
     for (const char* load : {"mapped", "read"}) {
       EngineOptions options = on("sim:threads=1", path);
-      options.load = load[0] == 'm' ? Load::mapped : Load::read;
+      options.tier = load[0] == 'm' ? Tier::mapped : Tier::read;
       auto engine = Engine::open(options);
       REQUIRE_MESSAGE(engine, engine.error().message);
       auto made = (*engine)->generate(one_step(), {}, {});
@@ -209,11 +209,11 @@ TEST_CASE("two engines on the host's memory: each keeps its own budget, whatever
 TEST_CASE("a file that changed under an engine: an io error that says to load it again; restored, the engine goes on") {
   const Folder folder;
   const std::string path = folder / "model.safetensors", aside = folder / "aside";
-  for (const Load load : {Load::mapped, Load::read, Load::disk}) {
-    CAPTURE(static_cast<int>(load));
+  for (const Tier tier : {Tier::mapped, Tier::read, Tier::disk}) {
+    CAPTURE(static_cast<int>(tier));
     fs::copy_file(kDemoModel, path, fs::copy_options::overwrite_existing);
     EngineOptions options = on("sim:threads=1,memory=24MiB", path);
-    options.load = load;
+    options.tier = tier;
     auto engine = Engine::open(options);
     REQUIRE(engine);
     const auto want = latent_of(**engine);

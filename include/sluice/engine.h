@@ -28,21 +28,32 @@ struct Budget {
 };
 
 /// Where the model's bytes wait while they are not on the device.
-enum class Load {
+enum class Tier {
   automatic,  ///< mapped
   mapped,     ///< the file is mapped and images are put together from it
   read,       ///< images are read once and kept in host memory
   disk,       ///< nothing is kept: each use reads the file
 };
 
+/// When the host's copies of weights are made.
+enum class Load {
+  automatic,  ///< lazy
+  eager,      ///< when the model is opened: kept images are made (Tier::read), mappings read ahead (Tier::mapped)
+  lazy,       ///< at first use
+};
+
 /// Options of an engine. Everything has a default: a model path is enough.
 struct EngineOptions {
-  std::string model;  ///< path of a checkpoint
+  std::string model;   ///< path of a checkpoint
+  std::string vae;     ///< a file whose autoencoder takes the checkpoint's place; empty: none
+  std::string clip_l;  ///< a file whose text encoder takes the checkpoint's place; empty: none
   std::string device =
       "cpu";  ///< "cpu", "cpu:threads=2", "sim:memory=24MiB,…" (docs/simulated-device.md), a GPU's name from `devices()`
-  Budget device_budget;              ///< this engine's bytes of the device, backend account included; others have their own
-  std::optional<Bytes> host_budget;  ///< bytes of host memory for kept images and staging; none: unlimited
-  Bytes reserve = 256 * MiB;         ///< left free when the budget is automatic; at most an eighth of the device
+  Budget device_budget;                ///< this engine's bytes of the device, backend account included; others have their own
+  std::optional<Bytes> host_budget;    ///< bytes of host memory for kept images and staging; none: unlimited
+  std::optional<Bytes> pinned_budget;  ///< how much of those may be pinned; none: half of the host's memory
+  Bytes reserve = 256 * MiB;           ///< left free when the budget is automatic; at most an eighth of the device
+  Tier tier = Tier::automatic;
   Load load = Load::automatic;
   bool prefetch = true;                ///< false: at most one streamed block holds memory, copies and compute take turns
   std::string policy = "interleaved";  ///< or "first-k", "all-streamed", "all-resident": for comparison

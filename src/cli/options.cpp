@@ -53,17 +53,29 @@ Set flag_into(bool Settings::* field) {
   };
 }
 
+Status set_tier(Settings& s, const std::string& text) {
+  if (text == "auto")
+    s.engine.tier = Tier::automatic;
+  else if (text == "mapped")
+    s.engine.tier = Tier::mapped;
+  else if (text == "read")
+    s.engine.tier = Tier::read;
+  else if (text == "disk")
+    s.engine.tier = Tier::disk;
+  else
+    return fail(Code::invalid_argument, fmt::format("--tier {}: give auto, mapped, read or disk", text));
+  return {};
+}
+
 Status set_load(Settings& s, const std::string& text) {
   if (text == "auto")
     s.engine.load = Load::automatic;
-  else if (text == "mapped")
-    s.engine.load = Load::mapped;
-  else if (text == "read")
-    s.engine.load = Load::read;
-  else if (text == "disk")
-    s.engine.load = Load::disk;
+  else if (text == "eager")
+    s.engine.load = Load::eager;
+  else if (text == "lazy")
+    s.engine.load = Load::lazy;
   else
-    return fail(Code::invalid_argument, fmt::format("--load {}: give auto, mapped, read or disk", text));
+    return fail(Code::invalid_argument, fmt::format("--load {}: give auto, eager or lazy", text));
   return {};
 }
 
@@ -89,6 +101,16 @@ std::vector<Option> make_options() {
   add("model", 'm', "path", "", "", "checkpoint to run: safetensors or GGUF; its weights are not all loaded at once",
       [](Settings& s, const std::string& text) -> Status {
         s.engine.model = text;
+        return {};
+      });
+  add("vae", 0, "path", "", "the model's", "file whose autoencoder takes the place of the checkpoint's",
+      [](Settings& s, const std::string& text) -> Status {
+        s.engine.vae = text;
+        return {};
+      });
+  add("clip-l", 0, "path", "", "the model's", "file whose text encoder takes the place of the checkpoint's",
+      [](Settings& s, const std::string& text) -> Status {
+        s.engine.clip_l = text;
         return {};
       });
   add("prompt", 'p', "text", "", "", "what to draw; (x:1.2), (x) and [x] weigh words, a backslash takes a bracket literally",
@@ -161,15 +183,25 @@ std::vector<Option> make_options() {
         SLUICE_ASSIGN(s.engine.host_budget, parse_size("host-budget", text));
         return {};
       });
+  add("pinned-budget", 0, "size", "bytes", "half of memory",
+      "how much of the host memory may be pinned, which copies faster and cannot be paged out",
+      [](Settings& s, const std::string& text) -> Status {
+        SLUICE_ASSIGN(s.engine.pinned_budget, parse_size("pinned-budget", text));
+        return {};
+      });
   add("reserve", 0, "size", "bytes", format_bytes(engine.reserve),
       "left free on the device when no --device-budget is given, at most an eighth of it",
       [](Settings& s, const std::string& text) -> Status {
         SLUICE_ASSIGN(s.engine.reserve, parse_size("reserve", text));
         return {};
       });
-  add("load", 0, "name", "", "auto",
+  add("tier", 0, "name", "", "auto",
       "where weights wait: mapped (in the file's mapping), read (read once, kept in host memory), disk (read at each use); "
       "auto is mapped",
+      set_tier);
+  add("load", 0, "name", "", "auto",
+      "when host memory is filled: eager (when the model is opened: first picture sooner, start later) or lazy (at first use); "
+      "auto is lazy",
       set_load);
   add("no-prefetch", 0, "flag", "", "off", "copy a block only when the one before is done: least memory, slowest",
       [](Settings& s, const std::string&) -> Status {

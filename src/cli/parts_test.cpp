@@ -51,8 +51,12 @@ TEST_CASE("options take what they document and name themselves when they refuse"
                         {"device-budget", "6 dogs", false},
                         {"host-budget", "1.5GiB", true},
                         {"host-budget", "-1GiB", false},
-                        {"load", "disk", true},
-                        {"load", "floppy", false},
+                        {"tier", "disk", true},
+                        {"tier", "floppy", false},
+                        {"load", "eager", true},
+                        {"load", "disk", false},
+                        {"pinned-budget", "1GiB", true},
+                        {"pinned-budget", "much", false},
                         {"batch", "0", false},
                         {"width", "-8", false}}) {
     CAPTURE(row.name);

@@ -23,12 +23,12 @@ Result<Policy> parse_policy(const std::string& name) {
               fmt::format("policy '{}' is unknown: use interleaved, first-k, all-streamed or all-resident", name));
 }
 
-HostTier tier_of(Load load) {
-  switch (load) {
-    case Load::read: return HostTier::read;
-    case Load::disk: return HostTier::disk;
-    case Load::automatic:
-    case Load::mapped: break;
+HostTier tier_of(Tier tier) {
+  switch (tier) {
+    case Tier::read: return HostTier::read;
+    case Tier::disk: return HostTier::disk;
+    case Tier::automatic:
+    case Tier::mapped: break;
   }
   return HostTier::mapped;
 }
@@ -51,11 +51,11 @@ class EngineImpl final : public Engine {
   EngineImpl(EngineOptions options, std::unique_ptr<Device> device, SessionOptions session_options)
       : options_(std::move(options)),
         device_(std::move(device)),
-        store_(*device_, {tier_of(options_.load), options_.host_budget, options_.log}),
+        store_(*device_, {tier_of(options_.tier), options_.host_budget, options_.log}),
         session_(*device_, store_, std::move(session_options)) {}
 
   Status load() {
-    SLUICE_ASSIGN(model_, load_model(options_.model, *system_files(), store_, options_.log));
+    SLUICE_ASSIGN(model_, load_model({options_.model, options_.vae, options_.clip_l}, *system_files(), store_, options_.log));
     return {};
   }
 

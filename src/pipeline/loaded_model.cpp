@@ -19,18 +19,28 @@ ComponentSpec spec_of(std::string name, const Component& component) {
 
 WeightSource LoadedModel::token_table() const { return {parts.text.tokens.origin.file, parts.text.tokens.origin.tensor}; }
 
-Result<std::unique_ptr<LoadedModel>> load_model(const std::string& path, const FileSource& files, WeightStore& store,
+Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const FileSource& files, WeightStore& store,
                                                 const LogSink& log) {
+  const std::string& path = paths.main;
   auto model = std::make_unique<LoadedModel>();
   model->path = path;
   model->name = std::filesystem::path(path).stem().string();
-  SLUICE_ASSIGN(model->file, open_tensor_file(path, files));
-  for (const auto& warning : model->file->warnings) log(LogLevel::warning, "{}: {}", path, warning);
+  const auto open = [&](const std::string& name) -> Result<std::shared_ptr<const TensorFile>> {
+    if (name.empty()) return nullptr;
+    SLUICE_ASSIGN(auto file, open_tensor_file(name, files));
+    for (const auto& warning : file->warnings) log(LogLevel::warning, "{}: {}", name, warning);
+    return file;
+  };
+  Sd1Files sd1;
+  SLUICE_ASSIGN(sd1.main, open(path));
+  SLUICE_ASSIGN(sd1.autoencoder, open(paths.vae));
+  SLUICE_ASSIGN(sd1.text, open(paths.clip_l));
+  model->file = sd1.main;
   // Both states that SD 1.x prompts can take: the last layer's, and with clip skip 2 the one before it.
-  auto parts = load_sd1({model->file, nullptr, nullptr}, {.last_hidden = true, .skipped_ln = true, .skip = 1});
+  auto parts = load_sd1(sd1, {.last_hidden = true, .skipped_ln = true, .skip = 1});
   if (!parts) return fail_while(path, std::move(parts).error());
   model->parts = std::move(*parts);
-  for (const auto& warning : model->parts.warnings) log(LogLevel::warning, "{}: {}", path, warning);
+  for (const auto& warning : model->parts.warnings) log(LogLevel::warning, "{}", warning);
 
   std::vector<ComponentId> added;
   const auto add = [&](const char* name, const Component& component) -> Result<ComponentId> {

@@ -9,6 +9,17 @@
 
 namespace sluice {
 
+/// The files that make a model. Implicit from a path: a whole checkpoint.
+struct ModelFiles {
+  ModelFiles(std::string checkpoint) : main(std::move(checkpoint)) {}
+  ModelFiles(const char* checkpoint) : main(checkpoint) {}
+  ModelFiles(std::string checkpoint, std::string autoencoder, std::string text)
+      : main(std::move(checkpoint)), vae(std::move(autoencoder)), clip_l(std::move(text)) {}
+  std::string main;
+  std::string vae;     ///< its autoencoder takes the checkpoint's place; empty: none
+  std::string clip_l;  ///< its text encoder takes the checkpoint's place; empty: none
+};
+
 /// A checkpoint registered with a weight store: components and the handles into their models.
 struct LoadedModel {
   std::string path, name;  ///< name: the file's without folder and suffix, for picture metadata
@@ -20,9 +31,10 @@ struct LoadedModel {
   WeightSource token_table() const;
 };
 
-/// Opens a checkpoint and registers its components, all or nothing. Reads headers only. Errors: those of open_tensor_file,
-/// load_sd1 and WeightStore::add.
-Result<std::unique_ptr<LoadedModel>> load_model(const std::string& path, const FileSource& files, WeightStore& store,
+/// Opens a model's files and registers its components, all or nothing. What describes the model as a whole (its native size) is
+/// taken from the checkpoint, whatever the other files say. Reads headers only. Errors: those of open_tensor_file, load_sd1 and
+/// WeightStore::add.
+Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const FileSource& files, WeightStore& store,
                                                 const LogSink& log);
 
 }  // namespace sluice
