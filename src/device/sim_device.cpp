@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "base/pages.h"
 #include "device/graph_cost.h"
@@ -33,6 +34,22 @@ bool is_view_op(const ggml_tensor* t) {
          t->op == GGML_OP_TRANSPOSE;
 }
 
+/// Pageable in truth. Its bytes count against the cap of pinned ones until it goes.
+class SimPinnedBuffer final : public HostBuffer {
+ public:
+  SimPinnedBuffer(std::unique_ptr<HostBuffer> memory, std::function<void()> gone)
+      : memory_(std::move(memory)), gone_(std::move(gone)) {}
+  SimPinnedBuffer(const SimPinnedBuffer&) = delete;
+  SimPinnedBuffer& operator=(const SimPinnedBuffer&) = delete;
+  ~SimPinnedBuffer() override { gone_(); }
+  std::span<std::byte> bytes() override { return memory_->bytes(); }
+  bool pinned() const override { return true; }
+
+ private:
+  std::unique_ptr<HostBuffer> memory_;
+  std::function<void()> gone_;
+};
+
 }  // namespace
 
 struct SimDevice::State {
@@ -45,7 +62,8 @@ struct SimDevice::State {
 
   mutable std::mutex mutex;
   std::map<ggml_backend_buffer_t, Block> blocks;
-  Bytes live = 0, backend = 0, high_water = 0;
+  Bytes live = 0, backend = 0, high_water = 0, pinned = 0;
+  bool warned_pageable = false;
   std::uint32_t numbered = 0;
   std::uint64_t alloc_calls = 0, host_calls = 0, copy_calls = 0, compute_calls = 0;
   Moment weights_clock = 0, state_clock = 0, get_clock = 0, compute_clock = 0;
@@ -209,7 +227,29 @@ Result<std::unique_ptr<HostBuffer>> SimDevice::allocate_host(Bytes size) {
     if (++state_->host_calls == options_.fail_host)
       return fail(Code::device_oom, fmt::format("sim refuses {} of host memory: failed to order", format_bytes(size)), size);
   }
-  return allocate_pageable(info_.name, size);
+  SLUICE_ASSIGN(auto memory, allocate_pageable(info_.name, size));
+  if (options_.pinned == 0) return memory;
+  bool warn = false;
+  {
+    std::lock_guard lock(state_->mutex);
+    if (size <= options_.pinned - state_->pinned) {
+      state_->pinned += size;
+      return std::make_unique<SimPinnedBuffer>(std::move(memory), [shared = state_, size] {
+        std::lock_guard gone_lock(shared->mutex);
+        shared->pinned -= size;
+      });
+    }
+    warn = !std::exchange(state_->warned_pageable, true);
+  }
+  if (warn)
+    log_(LogLevel::warning, "{}: {} of host memory could not be pinned; copies from ordinary memory are slower", info_.name,
+         format_bytes(size));
+  return memory;
+}
+
+void SimDevice::set_log(LogSink log) {
+  log_ = log;
+  cpu_->set_log(std::move(log));
 }
 
 void SimDevice::delay(SimEvent::Kind kind, std::uint64_t ordinal, int side) const {

@@ -61,7 +61,7 @@ class SimDevice final : public Device {
   bool raw_images(ggml_type type) const override { return cpu_->raw_images(type); }
   Rates rates() const override;
   int live_buffers() const override;
-  void set_log(LogSink log) override { cpu_->set_log(std::move(log)); }
+  void set_log(LogSink log) override;
 
   /// Everything that happened since the device was opened, in order of its start. A copy.
   std::vector<SimEvent> log() const;
@@ -83,6 +83,7 @@ class SimDevice final : public Device {
   Status hold_work_buffer(const ggml_cgraph* graph);
 
   SimOptions options_;
+  LogSink log_;
   DeviceInfo info_;
   Ledger ledger_;
   std::unique_ptr<GgmlDevice> cpu_;

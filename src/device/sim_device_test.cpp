@@ -402,6 +402,37 @@ TEST_CASE("sim options: what is wrong is named") {
   CHECK(message("poison=2").find("'poison'") != std::string::npos);
 }
 
+TEST_CASE("sim: host memory is pinned up to the cap, then pageable with one warning; what goes counts no more") {
+  int warnings = 0;
+  auto device = SimDevice::open({.pinned = 100 * KiB, .threads = 1});
+  REQUIRE(device);
+  (*device)->set_log(LogSink([&](LogLevel level, std::string_view) { warnings += level == LogLevel::warning; }));
+  auto first = (*device)->allocate_host(60 * KiB), second = (*device)->allocate_host(40 * KiB);
+  REQUIRE(first);
+  REQUIRE(second);
+  CHECK((*first)->pinned());
+  CHECK((*second)->pinned());
+  CHECK(warnings == 0);
+  for (int i = 0; i < 2; ++i) {
+    const auto beyond = (*device)->allocate_host(1);
+    REQUIRE(beyond);
+    CHECK_FALSE((*beyond)->pinned());
+  }
+  CHECK(warnings == 1);
+  first->reset();
+  const auto again = (*device)->allocate_host(60 * KiB);
+  REQUIRE(again);
+  CHECK((*again)->pinned());
+  std::ranges::fill((*again)->bytes(), std::byte{1});
+
+  auto plain = open_device("sim:threads=1");
+  REQUIRE(plain);
+  CHECK_FALSE((*(*plain)->allocate_host(10))->pinned());
+  auto named = open_device("sim:pinned=1KiB,threads=1");
+  REQUIRE(named);
+  CHECK((*(*named)->allocate_host(1024))->pinned());
+}
+
 TEST_CASE("sim options: every option has an example in docs/simulated-device.md that opens") {
   std::ifstream file(SLUICE_SOURCE_DIR "/docs/simulated-device.md");
   REQUIRE(file);

@@ -36,6 +36,7 @@ constexpr std::array kRows = {
     Row{"max-buffers", [](const Option& o, SimOptions& s) { return read_option(o, s.max_buffers, buffer_count); }},
     Row{"free", [](const Option& o, SimOptions& s) { return read_option(o, s.free.emplace(), parse_bytes); }},
     Row{"total", [](const Option& o, SimOptions& s) { return read_option(o, s.total.emplace(), parse_bytes); }},
+    Row{"pinned", [](const Option& o, SimOptions& s) { return read_option(o, s.pinned, parse_bytes); }},
     Row{"backend", [](const Option& o, SimOptions& s) { return read_option(o, s.backend, parse_bytes); }},
     Row{"fail-alloc", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_alloc, ordinal); }},
     Row{"fail-host", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_host, ordinal); }},

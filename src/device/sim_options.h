@@ -22,6 +22,7 @@ struct SimOptions {
       preferred_buffer;  ///< what the device says its largest buffer is; none: max_buffer. At most 1 GiB is believed
   int max_buffers = 0;   ///< live buffers above this are refused; 0: no such cap
   std::optional<Bytes> free, total;  ///< what the device reports, instead of the truth
+  Bytes pinned = 0;                  ///< most host memory handed out as pinned at once; the rest is pageable
   Bytes backend = 0;                 ///< bytes of the capacity that the driver holds for itself from the start
 
   /// The n-th operation of its kind since the device was opened fails, counted from 1; 0: none.
