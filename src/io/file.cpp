@@ -43,6 +43,13 @@ class SystemMapping final : public Mapping {
     if (first < last) madvise(static_cast<std::byte*>(start_) + first, last - first, MADV_DONTNEED);
   }
 
+  void will_need(Bytes offset, Bytes size) const override {
+    if (offset >= size_) return;
+    const Bytes end = offset + std::min<Bytes>(size, size_ - offset);
+    const Bytes first = offset / page_size() * page_size();
+    madvise(static_cast<std::byte*>(start_) + first, end - first, MADV_WILLNEED);
+  }
+
  private:
   void* start_;
   std::size_t size_;

@@ -18,6 +18,8 @@ class Mapping {
   virtual std::span<const std::byte> bytes() const = 0;
   /// Tells the system that the range is not needed for now (its pages leave the page tables; no error).
   virtual void drop(Bytes offset, Bytes size) const = 0;
+  /// Asks the system to read the range ahead, where it can; does not wait and cannot fail.
+  virtual void will_need(Bytes offset, Bytes size) const = 0;
 };
 
 /// One open file for positioned reads. Thread safe: reads carry their offset.

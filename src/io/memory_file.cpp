@@ -15,6 +15,7 @@ class MemoryMapping final : public Mapping {
   explicit MemoryMapping(Shared bytes) : bytes_(std::move(bytes)) {}
   std::span<const std::byte> bytes() const override { return *bytes_; }
   void drop(Bytes, Bytes) const override {}
+  void will_need(Bytes, Bytes) const override {}
 
  private:
   Shared bytes_;

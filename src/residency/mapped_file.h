@@ -17,6 +17,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return mapping_->bytes(); }
   /// Tells the system that the range is not needed for now.
   void drop(Bytes offset, Bytes size) const { mapping_->drop(offset, size); }
+  /// Asks the system to read the range ahead.
+  void will_need(Bytes offset, Bytes size) const { mapping_->will_need(offset, size); }
   /// Whether a tensor may lie at `offset`: ggml wants its buffers' base and tensors aligned.
   bool aligned(Bytes offset, Bytes alignment) const;
   /// Binds a tensor without memory to the bytes at `offset`, which is aligned and has the tensor's size inside the file.
