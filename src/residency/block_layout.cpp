@@ -43,6 +43,8 @@ BlockLayout lay_out_block(const Block& block, std::span<const WeightRecipe> reci
   return layout;
 }
 
+bool same_image(const BlockLayout& a, const BlockLayout& b) { return a.size == b.size && a.tensors == b.tensors; }
+
 void clear_padding(const BlockLayout& layout, std::span<std::byte> image) {
   assert(image.size() == layout.size);
   const auto clear = [&](Bytes from, Bytes to) {

@@ -19,6 +19,7 @@ struct BlockLayout {
     std::vector<std::int64_t> shape;
     Bytes offset = 0, size = 0;  ///< size without padding
     bool identity = false;       ///< the file's bytes are the image's bytes
+    bool operator==(const Tensor&) const = default;
   };
   std::vector<Tensor> tensors;  ///< parallel to Block::weights
   Bytes size = 0;               ///< multiple of the device's alignment; 0 for a block without weights
@@ -28,6 +29,9 @@ struct BlockLayout {
 /// Lays a block's weights out for `device`. `recipes` are parallel to `block.weights` and were resolved against them.
 /// Pure on the device's buffer type; allocates metadata only.
 BlockLayout lay_out_block(const Block& block, std::span<const WeightRecipe> recipes, const Device& device);
+
+/// Whether images of the two are byte for byte the same.
+bool same_image(const BlockLayout& a, const BlockLayout& b);
 
 /// Makes the bytes of `image` (layout.size of them) that belong to no tensor zero.
 void clear_padding(const BlockLayout& layout, std::span<std::byte> image);

@@ -44,11 +44,25 @@ std::span<std::byte> elements_of(std::span<std::byte> tensor, ggml_type type, st
   return tensor.subspan(static_cast<Bytes>(first) / block * size, static_cast<Bytes>(count) / block * size);
 }
 
+/// Whether no tensor has bytes in [from, to) of the file: its tensors are in the order of their offsets and do not overlap.
+bool is_padding(const TensorFile& file, Bytes from, Bytes to) {
+  if (from >= to) return true;
+  auto at = std::lower_bound(file.tensors.begin(), file.tensors.end(), to,
+                             [](const TensorInfo& info, Bytes offset) { return info.offset < offset; });
+  while (at != file.tensors.begin()) {
+    --at;
+    if (at->size > 0) return at->offset + at->size <= from;
+  }
+  return true;
+}
+
 }  // namespace
 
-std::vector<ReadRun> plan_reads(std::span<const WeightRecipe> recipes, const BlockLayout& layout, Bytes most) {
-  std::vector<std::size_t> order(recipes.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+std::vector<ReadRun> plan_reads(std::span<const WeightRecipe> recipes, const BlockLayout& layout, Bytes most,
+                                const std::vector<bool>& skip) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < recipes.size(); ++i)
+    if (skip.empty() || !skip[i]) order.push_back(i);
   const auto key = [&](std::size_t i) {
     return std::tuple<const std::string&, Bytes, Bytes>(recipes[i].file->file->path(), recipes[i].begin,
                                                         layout.tensors[i].offset);
@@ -62,7 +76,7 @@ std::vector<ReadRun> plan_reads(std::span<const WeightRecipe> recipes, const Blo
     if (n > 0 && layout.tensors[order[n]].offset == layout.tensors[order[n - 1]].offset) continue;  // tied: one place, one read
     ReadRun* last = runs.empty() ? nullptr : &runs.back();
     if (last && last->file == file && recipe.begin >= last->end && recipe.begin - last->end < kPadding &&
-        recipe.end() - last->begin <= most) {
+        recipe.end() - last->begin <= most && is_padding(*recipe.file, last->end, recipe.begin)) {
       last->end = recipe.end();
       last->weights.push_back(order[n]);
     } else {
@@ -79,7 +93,8 @@ Bytes scratch_size(std::span<const WeightRecipe> recipes) {
 }
 
 Status read_image(std::span<const WeightRecipe> recipes, const BlockLayout& layout, bool uncached, Scratch& scratch,
-                  std::span<std::byte> image, const CancelToken& cancel, std::atomic<Bytes>& bytes_read) {
+                  std::span<std::byte> image, const CancelToken& cancel, std::atomic<Bytes>& bytes_read,
+                  const std::vector<bool>& skip) {
   assert(image.size() == layout.size);
   const auto read = [&](const File& file, Bytes offset, std::span<std::byte> out) -> Status {
     if (cancel.cancelled()) return cancelled();
@@ -89,7 +104,7 @@ Status read_image(std::span<const WeightRecipe> recipes, const BlockLayout& layo
   };
   clear_padding(layout, image);
   const Bytes most = scratch.size();
-  for (const ReadRun& run : plan_reads(recipes, layout, most)) {
+  for (const ReadRun& run : plan_reads(recipes, layout, most, skip)) {
     if (run.weights.size() > 1) {
       const std::lock_guard lock(scratch.mutex);
       const auto bytes = std::span(scratch.bytes).first(run.end - run.begin);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 
@@ -47,13 +48,20 @@ TEST_CASE("plan_reads: every weight once, neighbours together, nothing larger th
     for (const ReadRun& run : plan_reads(recipes, layout, most)) {
       CHECK(run.begin >= end);  // no byte twice
       CHECK((run.weights.size() == 1 || run.end - run.begin <= most));
-      // What follows closely and would have fitted was taken along.
-      if (end > 0 && run.begin - end < 64) CHECK(recipes[run.weights.front()].end() - *starts.rbegin() > most);
+      // What follows closely, with padding alone between, and would have fitted was taken along.
+      const bool others_between = std::any_of(file->tensors.begin(), file->tensors.end(), [&](const TensorInfo& t) {
+        return t.offset < run.begin && t.offset + t.size > end;
+      });
+      if (end > 0 && run.begin - end < 64 && !others_between)
+        CHECK(recipes[run.weights.front()].end() - *starts.rbegin() > most);
       end = run.end;
       Bytes reached = run.begin;
       for (std::size_t w : run.weights) {
         CHECK(recipes[w].begin >= reached);
         CHECK(recipes[w].begin - reached < 64);
+        // Bytes of a tensor that is not this run's are left to those who want it.
+        CHECK(std::none_of(file->tensors.begin(), file->tensors.end(),
+                           [&](const TensorInfo& t) { return t.offset < recipes[w].begin && t.offset + t.size > reached; }));
         reached = recipes[w].end();
       }
       CHECK(reached == run.end);

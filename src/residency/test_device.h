@@ -19,6 +19,7 @@ class TestDevice final : public Device {
   std::atomic<int> host_allocations = 0;       ///< so far; threads that fetch allocate at once
   std::atomic<int> fail_host_allocation = -1;  ///< the n-th from now on (0: the next) fails
   ggml_type no_raw = GGML_TYPE_COUNT;
+  bool pins = false;  ///< host memory is said to be pinned; for kinds other than the CPU
 
   const DeviceInfo& info() const override { return info_; }
   Ledger& ledger() override { return ledger_; }
@@ -28,7 +29,7 @@ class TestDevice final : public Device {
   Result<std::unique_ptr<HostBuffer>> allocate_host(Bytes size) override {
     if (fail_host_allocation-- == 0) return fail(Code::device_oom, "no host memory", size);
     ++host_allocations;
-    return std::make_unique<Memory>(size);
+    return std::make_unique<Memory>(size, pins);
   }
   Result<Moment> set(ggml_tensor*, Bytes, std::span<const std::byte>, Moment, const CancelToken&, Transfer) override {
     return fail(Code::unsupported, "test device");
@@ -49,12 +50,13 @@ class TestDevice final : public Device {
   class Memory final : public HostBuffer {
    public:
     /// Filled with what no image may contain by chance.
-    explicit Memory(Bytes size) : bytes_(size, std::byte{0xA5}) {}
+    Memory(Bytes size, bool pinned) : bytes_(size, std::byte{0xA5}), pinned_(pinned) {}
     std::span<std::byte> bytes() override { return bytes_; }
-    bool pinned() const override { return false; }
+    bool pinned() const override { return pinned_; }
 
    private:
     std::vector<std::byte> bytes_;
+    bool pinned_;
   };
   Ledger ledger_;
 };
