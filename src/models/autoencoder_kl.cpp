@@ -94,7 +94,7 @@ Value append_middle(Model& model, const std::string& name, Value x, std::int64_t
 
 Result<AutoencoderKlConfig> read_autoencoder_kl_config(const Names& names) {
   AutoencoderKlConfig c;
-  c.quant_convs = names.any("post_quant_conv.") || names.any("quant_conv.");
+  c.quant_convs = names.any(kAutoencoderKlPostQuant) || names.any(kAutoencoderKlQuant);
   SLUICE_ASSIGN(c.z_channels, names.dimension({"decoder.conv_in.weight"}, 2));
   c.latent_channels = c.z_channels;
   if (c.quant_convs) {
@@ -105,7 +105,7 @@ Result<AutoencoderKlConfig> read_autoencoder_kl_config(const Names& names) {
   SLUICE_ASSIGN(c.decoder.narrow, names.dimension({"decoder.conv_in.bias"}, 0));
   c.decoder.wide = c.decoder.levels.front().channels;
   SLUICE_TRY(check_widths(c.decoder));
-  if (names.any("encoder.")) {
+  if (names.any(kAutoencoderKlEncoder)) {
     SLUICE_ASSIGN(auto encoder, read_half(names, "encoder.down."));
     SLUICE_ASSIGN(encoder.wide, names.dimension({"encoder.conv_in.bias"}, 0));
     encoder.narrow = encoder.levels.back().channels;

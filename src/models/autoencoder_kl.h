@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "models/names.h"
@@ -45,6 +46,12 @@ struct AutoencoderEncoder {
   Value image;    ///< input [factor w, factor h, image_channels, 1] f32, -1 … 1, every sweep
   Value moments;  ///< output [w, h, 2 latent_channels, 1] f32: mean, then log variance (to be clamped to [-30, 20])
 };
+
+/// What a file may do without: starts of names, each of which it has all tensors of or none.
+inline constexpr std::string_view kAutoencoderKlEncoder = "encoder.", kAutoencoderKlQuant = "quant_conv.",
+                                  kAutoencoderKlPostQuant = "post_quant_conv.";
+inline constexpr std::string_view kAutoencoderKlOptional[] = {kAutoencoderKlEncoder, kAutoencoderKlQuant,
+                                                              kAutoencoderKlPostQuant};
 
 /// Errors: not_found, corrupt, unsupported.
 Result<AutoencoderKlConfig> read_autoencoder_kl_config(const Names& names);

@@ -244,6 +244,36 @@ TEST_CASE("load_sd1: parts from other files, parts that do not fit, parts that a
   CHECK(load(std::make_shared<const TensorFile>()).error().code == Code::not_found);
 }
 
+TEST_CASE("load_sd1: the size is the main file's, whatever the autoencoder's file says") {
+  const auto file = open(demo_path());
+  Header main(*file), vae(*file);
+  main.file.metadata["modelspec.resolution"] = "768x512";
+  vae.file.metadata["modelspec.resolution"] = "64x64";
+  const auto autoencoder = vae.take();
+  const auto model = load_sd1({.main = main.take(), .text = nullptr, .autoencoder = autoencoder}, {});
+  REQUIRE(model);
+  CHECK(model->native_width == 768);
+  CHECK(model->native_height == 512);
+  CHECK(model->autoencoder.decoder.origins[0][0].file == autoencoder);
+}
+
+TEST_CASE("ignored tensors are declared, each by its name or as a kind; whatever resembles one is a stranger") {
+  for (const auto& declared : part_declarations()) {
+    CHECK(declaration_of(declared.part).name == part_name(declared.part));
+    for (const auto& ignored : declared.ignored) {
+      const std::string name = std::string(ignored.name) + (ignored.start ? "x" : "");
+      CHECK(is_ballast(name));
+      CHECK(is_ballast(std::string(declared.prefix) + name));
+      CHECK_FALSE(is_ballast("x" + name));
+      if (!ignored.start) CHECK_FALSE(is_ballast(name + "x"));
+    }
+  }
+  for (const char* name : {"betas", "model_ema.decay", "cond_stage_model.logit_scale", "loss.logvar"}) CHECK(is_ballast(name));
+  for (const char* name : {"betas2", "my.betas", "decoder.loss.weight", "model.diffusion_model.loss.weight",
+                           "cond_stage_model.loss", "encoder.conv_in.bias"})
+    CHECK_FALSE(is_ballast(name));
+}
+
 TEST_CASE("load_sd1: modelspec.resolution decides the size, nonsense in it does not") {
   const auto file = open(demo_path());
   const auto size_of = [&](const std::string& text) {

@@ -133,11 +133,6 @@ Result<ClipText> clip_text(const ClipTextConfig& c, const ClipTextOutputs& wante
   return text;
 }
 
-bool clip_text_ignores(std::string_view name) {
-  return name == "text_model.embeddings.position_ids" || name == "logit_scale" || name == "text_projection.weight" ||
-         name == kClipTokenTable;
-}
-
 std::size_t clip_pooled_position(std::span<const std::int32_t> ids, std::int32_t end_token) {
   const auto at = std::find(ids.begin(), ids.end(), end_token);
   return at == ids.end() ? 0 : static_cast<std::size_t>(at - ids.begin());

@@ -41,9 +41,6 @@ Result<ClipTextConfig> read_clip_text_config(const Names& names);
 /// Errors: invalid_argument (skip out of range, projection asked for where the file has none).
 Result<ClipText> clip_text(const ClipTextConfig& config, const ClipTextOutputs& outputs);
 
-/// Tensors real files carry that the encoder has no use for.
-bool clip_text_ignores(std::string_view name);
-
 /// Where a row's pooled state is taken: its first end token, or 0 if it has none (as Hugging Face's argmax gives).
 std::size_t clip_pooled_position(std::span<const std::int32_t> ids, std::int32_t end_token);
 

@@ -3,71 +3,80 @@
 #include <algorithm>
 #include <array>
 
+#include "models/autoencoder_kl.h"
 #include "models/clip_text.h"
 
 namespace sluice {
 namespace {
 
-constexpr std::string_view kTextPrefix = "cond_stage_model.transformer.";
-constexpr std::string_view kDenoiserPrefix = "model.diffusion_model.";
-constexpr std::string_view kAutoencoderPrefix = "first_stage_model.";
+constexpr std::string_view kTextMarks[] = {"text_model."};
+constexpr std::string_view kDenoiserMarks[] = {"input_blocks.", "middle_block.", "output_blocks.", "time_embed."};
+constexpr std::string_view kAutoencoderMarks[] = {"decoder.mid.", "decoder.up.", "decoder.conv_in.", "decoder.conv_out."};
 
-std::string_view customary_prefix(Part part) {
-  switch (part) {
-    case Part::text: return kTextPrefix;
-    case Part::denoiser: return kDenoiserPrefix;
-    case Part::autoencoder: return kAutoencoderPrefix;
-  }
-  return {};
+/// The autoencoder's training losses and the averaged copy of its weights.
+constexpr Ignored kAutoencoderIgnored[] = {{"loss.", true}, {"model_ema.", true}};
+constexpr Ignored kTextIgnored[] = {
+    {"text_model.embeddings.position_ids"},
+    {"logit_scale"},
+    {"text_projection.weight"},
+    {kClipTokenTable},  // its rows are gathered on the host
+};
+
+/// Beside all parts. The single names are buffers that latent diffusion's training code saves beside the weights (CompVis
+/// ddpm.py, register_schedule).
+constexpr Ignored kIgnored[] = {
+    {"betas"},
+    {"alphas_cumprod"},
+    {"alphas_cumprod_prev"},
+    {"sqrt_alphas_cumprod"},
+    {"sqrt_one_minus_alphas_cumprod"},
+    {"log_one_minus_alphas_cumprod"},
+    {"sqrt_recip_alphas_cumprod"},
+    {"sqrt_recipm1_alphas_cumprod"},
+    {"posterior_variance"},
+    {"posterior_log_variance_clipped"},
+    {"posterior_mean_coef1"},
+    {"posterior_mean_coef2"},
+    {"lvlb_weights"},
+    {"logvar"},
+    {"scale_factor"},
+    {"model_ema.", true},
+    {"cond_stage_model.logit_scale"},
+};
+
+constexpr PartDeclaration kDeclarations[] = {
+    {Part::text, "text encoder", "cond_stage_model.transformer.", kTextMarks, {}, kTextIgnored},
+    {Part::denoiser, "denoiser", "model.diffusion_model.", kDenoiserMarks, {}, {}},
+    {Part::autoencoder, "autoencoder", "first_stage_model.", kAutoencoderMarks, kAutoencoderKlOptional, kAutoencoderIgnored},
+};
+
+bool declared(std::span<const Ignored> list, std::string_view name) {
+  return std::any_of(list.begin(), list.end(),
+                     [&](const Ignored& i) { return i.start ? name.starts_with(i.name) : name == i.name; });
 }
-
-/// Starts of names that belong to a part, whatever else is missing.
-bool belongs(Part part, std::string_view name) {
-  const auto starts = [&](std::initializer_list<std::string_view> list) {
-    return std::any_of(list.begin(), list.end(), [&](std::string_view start) { return name.starts_with(start); });
-  };
-  switch (part) {
-    case Part::text: return starts({"text_model."});
-    case Part::denoiser: return starts({"input_blocks.", "middle_block.", "output_blocks.", "time_embed."});
-    case Part::autoencoder: return starts({"decoder.mid.", "decoder.up.", "decoder.conv_in.", "decoder.conv_out."});
-  }
-  return false;
-}
-
-/// Buffers that latent diffusion's training code saves beside the weights (CompVis ddpm.py, register_schedule).
-constexpr std::array<std::string_view, 15> kScheduleBuffers = {"betas",
-                                                               "alphas_cumprod",
-                                                               "alphas_cumprod_prev",
-                                                               "sqrt_alphas_cumprod",
-                                                               "sqrt_one_minus_alphas_cumprod",
-                                                               "log_one_minus_alphas_cumprod",
-                                                               "sqrt_recip_alphas_cumprod",
-                                                               "sqrt_recipm1_alphas_cumprod",
-                                                               "posterior_variance",
-                                                               "posterior_log_variance_clipped",
-                                                               "posterior_mean_coef1",
-                                                               "posterior_mean_coef2",
-                                                               "lvlb_weights",
-                                                               "logvar",
-                                                               "scale_factor"};
 
 }  // namespace
 
-std::string_view part_name(Part part) {
-  switch (part) {
-    case Part::text: return "text encoder";
-    case Part::denoiser: return "denoiser";
-    case Part::autoencoder: return "autoencoder";
-  }
-  return {};
+std::span<const PartDeclaration> part_declarations() { return kDeclarations; }
+
+const PartDeclaration& declaration_of(Part part) {
+  return *std::find_if(std::begin(kDeclarations), std::end(kDeclarations),
+                       [&](const PartDeclaration& d) { return d.part == part; });
 }
+
+std::string_view part_name(Part part) { return declaration_of(part).name; }
 
 std::optional<std::string> find_part(const TensorFile& file, Part part) {
   bool bare = false;
-  const std::string_view prefix = customary_prefix(part);
+  const PartDeclaration& declared = declaration_of(part);
+  const std::string_view prefix = declared.prefix;
+  const auto belongs = [&](std::string_view name) {
+    return std::any_of(declared.marks.begin(), declared.marks.end(),
+                       [&](std::string_view mark) { return name.starts_with(mark); });
+  };
   const auto look = [&](std::string_view name) {
-    if (name.starts_with(prefix) && belongs(part, name.substr(prefix.size()))) return true;
-    bare = bare || belongs(part, name);
+    if (name.starts_with(prefix) && belongs(name.substr(prefix.size()))) return true;
+    bare = bare || belongs(name);
     return false;
   };
   for (const auto& tensor : file.tensors) {
@@ -81,16 +90,11 @@ std::optional<std::string> find_part(const TensorFile& file, Part part) {
 }
 
 bool is_ballast(std::string_view name) {
-  if (std::find(kScheduleBuffers.begin(), kScheduleBuffers.end(), name) != kScheduleBuffers.end()) return true;
-  if (name.starts_with("model_ema.")) return true;
-  if (name == "cond_stage_model.logit_scale") return true;
-  if (name.starts_with(kAutoencoderPrefix)) {
-    name.remove_prefix(kAutoencoderPrefix.size());
-    return name.starts_with("loss.") || name.starts_with("model_ema.");
-  }
-  if (name.starts_with("loss.")) return true;
-  if (name.starts_with(kTextPrefix)) name.remove_prefix(kTextPrefix.size());
-  return clip_text_ignores(name);
+  if (declared(kIgnored, name)) return true;
+  return std::any_of(std::begin(kDeclarations), std::end(kDeclarations), [&](const PartDeclaration& d) {
+    // A file of the part alone has no prefix.
+    return declared(d.ignored, name) || (name.starts_with(d.prefix) && declared(d.ignored, name.substr(d.prefix.size())));
+  });
 }
 
 }  // namespace sluice
