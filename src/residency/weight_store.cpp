@@ -8,8 +8,10 @@
 #include <cassert>
 #include <mutex>
 #include <set>
-#include <tuple>
+#include <utility>
 
+#include "io/convert.h"
+#include "residency/component_recipes.h"
 #include "residency/host_images.h"
 #include "residency/image_reader.h"
 #include "residency/mapped_file.h"
@@ -17,85 +19,108 @@
 namespace sluice {
 namespace {
 
-/// One registration. Fixed once it is in the store, but for what its members guard themselves and `bound`.
+/// One registration. Fixed once it is in the store, but for what its members guard themselves and what the store's mutex
+/// guards.
 struct Component {
   std::string name;
   const Model* model = nullptr;
-  std::vector<std::vector<WeightRecipe>> recipes;  // [block][weight]
-  std::vector<BlockLayout> layouts;                // [block]
-  std::vector<bool> mappable;                      // [block]
-  Bytes weight_bytes = 0, file_bytes = 0;
-  std::vector<std::shared_ptr<const File>> files;     // each once
-  std::vector<std::shared_ptr<MappedFile>> mappings;  // parallel to `files`, HostTier::mapped only
-  HostImages images;                                  // HostTier::read only
-  std::map<std::uint32_t, Lease> bound;               // bookings of blocks used in place; the store's mutex guards them
+  Recipes recipes;
+  std::map<WeightPosition, std::vector<WeightPosition>> ties;
+  std::vector<std::shared_ptr<const TensorFile>> sources;  // each once, in the order of their first use
+  std::vector<std::shared_ptr<const File>> files;          // each once
+  std::vector<std::shared_ptr<MappedFile>> mappings;       // parallel to `files`, HostTier::mapped only
+  Bytes file_bytes = 0;
+  HostImages images;  // HostTier::read only
 
+  // What follows changes in `place` alone, while nobody uses the component.
+  std::size_t device = 0;
+  std::vector<BlockLayout> layouts;  // [block]
+  std::vector<bool> mappable;        // [block]
+  Bytes weight_bytes = 0;
+
+  // Grow under the store's mutex only, so that who sees 0 under it knows that nobody comes.
+  std::atomic<int> holds{0}, fetching{0};
+
+  // Guarded by the store's mutex.
+  std::map<std::uint32_t, std::weak_ptr<const void>> held_blocks;
+  std::map<std::uint32_t, std::set<BlockFlag>> flags;
+  bool warned_of_budget = false;
+
+  bool in_use() const { return holds > 0 || fetching > 0; }
+  bool flagged(std::uint32_t block) const {
+    const auto found = flags.find(block);
+    return found != flags.end() && !found->second.empty();
+  }
   MappedFile& mapping_of(const WeightRecipe& recipe) const {
     const auto at = std::find(files.begin(), files.end(), recipe.file->file);
     return *mappings[static_cast<std::size_t>(at - files.begin())];
   }
 };
 
-/// Every weight's recipe, or one error for all that do not fit.
-Result<std::vector<std::vector<WeightRecipe>>> resolve(const ComponentSpec& spec) {
-  constexpr std::size_t kNamed = 5;
-  const auto& blocks = spec.model->blocks;
-  if (spec.sources.size() != blocks.size())
-    return fail(Code::invalid_argument,
-                fmt::format("{}: sources for {} blocks, the model has {}", spec.name, spec.sources.size(), blocks.size()));
-  std::vector<std::vector<WeightRecipe>> recipes(blocks.size());
-  std::vector<std::string> problems;
-  std::size_t count = 0;
-  Code code{};
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    if (spec.sources[b].size() != blocks[b].weights.size())
-      return fail(Code::invalid_argument, fmt::format("{}: block '{}' has {} weights and sources for {}", spec.name,
-                                                      blocks[b].name, blocks[b].weights.size(), spec.sources[b].size()));
-    for (std::size_t w = 0; w < blocks[b].weights.size(); ++w) {
-      auto recipe = resolve_weight(blocks[b].weights[w], spec.sources[b][w]);
-      if (recipe) {
-        recipes[b].push_back(*std::move(recipe));
-        continue;
-      }
-      if (count++ == 0) code = recipe.error().code;
-      if (problems.size() < kNamed) problems.push_back(recipe.error().message);
-    }
+/// Counts somebody as long as it lives.
+class Presence {
+ public:
+  Presence(std::shared_ptr<Component> component, std::atomic<int> Component::* count)
+      : component_(std::move(component)), count_(count) {
+    ++((*component_).*count_);
   }
-  if (count == 0) return recipes;
-  const std::string more = count > problems.size() ? fmt::format("; and {} more", count - problems.size()) : "";
-  return fail(code, fmt::format("{}: {} {} not fit the file: {}{}", spec.name, count, count == 1 ? "weight does" : "weights do",
-                                fmt::join(problems, "; "), more));
+  Presence(const Presence&) = delete;
+  Presence& operator=(const Presence&) = delete;
+  ~Presence() { --((*component_).*count_); }
+  Component& operator*() const { return *component_; }
+  Component* operator->() const { return component_.get(); }
+
+ private:
+  std::shared_ptr<Component> component_;
+  std::atomic<int> Component::* count_;
+};
+
+/// Blocks that hold bytes as their file has them before those that want the same bytes converted, so that these find them.
+std::vector<std::uint32_t> load_order(const Component& c) {
+  std::vector<bool> converts(c.recipes.size(), false);
+  for (const auto& [position, others] : c.ties) {
+    if (c.recipes[position.first][position.second].identity) continue;
+    for (const auto& [b, w] : others)
+      if (b != position.first && c.recipes[b][w].identity) converts[position.first] = true;
+  }
+  std::vector<std::uint32_t> order;
+  for (const bool later : {false, true})
+    for (std::uint32_t b = 0; b < converts.size(); ++b)
+      if (converts[b] == later) order.push_back(b);
+  return order;
 }
 
-Bytes bytes_in_files(const std::vector<std::vector<WeightRecipe>>& recipes) {
-  std::set<std::tuple<const File*, Bytes, Bytes, ggml_type>> seen;
-  Bytes sum = 0;
-  for (const auto& block : recipes)
-    for (const auto& r : block)
-      if (seen.insert({r.file->file.get(), r.begin, r.bytes, r.type}).second) sum += r.bytes;
-  return sum;
+Status in_use_error(const Component& c) {
+  return fail(Code::invalid_argument, fmt::format("component '{}' is in use: end its sessions first", c.name));
 }
 
 }  // namespace
 
 struct WeightStore::Impl {
-  Impl(Device& d, Options o) : device(d), options(std::move(o)), host(options.host_budget) {}
+  Impl(std::vector<Device*> d, Options o)
+      : devices(std::move(d)), options(std::move(o)), pool(options.host_budget, options.pinned_budget) {
+    assert(!devices.empty());
+  }
 
-  Device& device;
+  const std::vector<Device*> devices;
   const Options options;
-  Ledger host;
+  HostPool pool;
   Scratch scratch;
   std::vector<Lease> scratch_leases;  // one for each time it grew
   std::atomic<Bytes> bytes_read{0}, fetched{0};
+  std::atomic<std::uint64_t> clock{0};  // of uses of images
 
   mutable std::mutex mutex;  // guards what follows; never held while a file is read
   std::vector<std::shared_ptr<Component>> components;
-  ResidentTable residents;
+  std::vector<Source> sources;
 
-  std::shared_ptr<Component> find(ComponentId id) const {
-    const std::lock_guard lock(mutex);
+  const std::shared_ptr<Component>& find_locked(ComponentId id) const {
     assert(id < components.size() && components[id]);
     return components[id];
+  }
+  std::shared_ptr<Component> find(ComponentId id) const {
+    const std::lock_guard lock(mutex);
+    return find_locked(id);
   }
   std::vector<std::shared_ptr<Component>> all() const {
     const std::lock_guard lock(mutex);
@@ -105,20 +130,39 @@ struct WeightStore::Impl {
     return present;
   }
 
-  bool in_place_device() const {
+  bool in_place_device(const Device& device) const {
     // The simulated device's memory is its own by definition: it proves that nothing else is used.
     return options.tier == HostTier::mapped && device.info().host_memory && device.info().kind == DeviceKind::cpu;
   }
 
   bool block_mappable(const Component& c, std::size_t block) const {
     const BlockLayout& layout = c.layouts[block];
-    if (!in_place_device() || layout.tensors.empty()) return false;
+    const Device& device = *devices[c.device];
+    if (!in_place_device(device) || layout.tensors.empty()) return false;
     for (std::size_t w = 0; w < layout.tensors.size(); ++w) {
       const WeightRecipe& recipe = c.recipes[block][w];
       const Bytes alignment = std::max<Bytes>(device.info().alignment, ggml_backend_buft_get_alignment(device.buffer_type()));
       if (!recipe.identity || !c.mapping_of(recipe).aligned(recipe.begin, alignment)) return false;
     }
     return true;
+  }
+
+  std::vector<BlockLayout> layouts_for(const Component& c, std::size_t device) const {
+    std::vector<BlockLayout> layouts;
+    for (std::size_t b = 0; b < c.recipes.size(); ++b)
+      layouts.push_back(lay_out_block(c.model->blocks[b], c.recipes[b], *devices[device]));
+    return layouts;
+  }
+
+  void lay_out(Component& c, std::size_t device, std::vector<BlockLayout> layouts) const {
+    c.device = device;
+    c.layouts = std::move(layouts);
+    c.weight_bytes = 0;
+    c.mappable.clear();
+    for (std::size_t b = 0; b < c.layouts.size(); ++b) {
+      c.weight_bytes += c.layouts[b].size;
+      c.mappable.push_back(block_mappable(c, b));
+    }
   }
 
   /// Mappings of the component's files; a file that another component has mapped already is shared.
@@ -142,93 +186,266 @@ struct WeightStore::Impl {
     for (const auto& block : c.recipes) size = std::max(size, scratch_size(block));
     const Bytes present = scratch.size();
     if (size <= present) return {};
-    SLUICE_ASSIGN(Lease lease, host.reserve(Use::staging, size - present));
+    SLUICE_ASSIGN(Lease lease, pool.all().reserve(Use::staging, size - present));
     const std::lock_guard lock(scratch.mutex);
     scratch.bytes.resize(size);
     scratch_leases.push_back(std::move(lease));
     return {};
   }
 
-  /// Takes bookings back, the last first, until the largest image of any component that is not kept fits beside those that are:
-  /// it has to pass through. Components that are held have their staging already and keep what they have.
-  void leave_room_for_staging(Component& added) {
-    const std::lock_guard lock(mutex);
-    std::vector<Component*> present;
-    for (const auto& c : components)
-      if (c) present.push_back(c.get());
-    present.push_back(&added);
-    const auto fits = [&] {
-      Bytes largest = 0;
-      for (const Component* c : present)
-        for (std::size_t b = 0; b < c->layouts.size(); ++b)
-          if (!c->images.booked(b)) largest = std::max(largest, c->layouts[b].size);
-      const LedgerReport books = host.report();
-      return !books.limit || books.total + books.backend + largest <= *books.limit;
-    };
-    const auto take_back_last = [&] {
-      for (auto c = present.rbegin(); c != present.rend(); ++c) {
-        const bool held = *c != &added && is_held(**c);
-        for (std::size_t b = (*c)->layouts.size(); b-- > 0 && !held;) {
-          if (!(*c)->images.booked(b)) continue;
-          (*c)->images.renounce(b);
-          return true;
-        }
+  /// A booking that its component does not need now.
+  struct Idle {
+    std::uint64_t last_use = 0;
+    Component* component = nullptr;
+    std::uint32_t block = 0;
+    Bytes size = 0;
+  };
+
+  /// Bookings that may be taken, the least recently used first; of those never used, the last that were registered. Under the
+  /// mutex.
+  std::vector<Idle> idle_bookings(const std::vector<Component*>& among) const {
+    std::vector<Idle> idle;
+    for (auto c = among.rbegin(); c != among.rend(); ++c) {
+      if ((*c)->in_use()) continue;
+      for (std::size_t b = (*c)->layouts.size(); b-- > 0;) {
+        const auto block = static_cast<std::uint32_t>(b);
+        if ((*c)->images.booked(b) && !(*c)->flagged(block))
+          idle.push_back({(*c)->images.last_use(b), *c, block, (*c)->layouts[b].size});
       }
-      return false;
-    };
-    while (!fits() && take_back_last()) {
     }
+    std::stable_sort(idle.begin(), idle.end(), [](const Idle& a, const Idle& b) { return a.last_use < b.last_use; });
+    return idle;
   }
 
-  /// Whether anybody but the store refers to the component. Under the mutex.
-  bool is_held(const Component& c) const {
-    return std::any_of(components.begin(), components.end(),
-                       [&](const auto& shared) { return shared.get() == &c && shared.use_count() > 1; });
+  /// Under the mutex.
+  std::vector<Component*> present(const Component* but = nullptr) const {
+    std::vector<Component*> list;
+    for (const auto& c : components)
+      if (c && c.get() != but) list.push_back(c.get());
+    return list;
+  }
+
+  static Bytes largest_not_kept(const std::vector<Component*>& among) {
+    Bytes largest = 0;
+    for (const Component* c : among)
+      for (std::size_t b = 0; b < c->layouts.size(); ++b)
+        if (!c->images.booked(b)) largest = std::max(largest, c->layouts[b].size);
+    return largest;
+  }
+
+  /// Bytes that nobody has booked; none: unlimited.
+  std::optional<Bytes> free_host() {
+    const LedgerReport books = pool.all().report();
+    if (!books.limit) return std::nullopt;
+    return *books.limit - std::min(*books.limit, books.total + books.backend);
+  }
+
+  /// Takes bookings back until the largest image of any component that is not kept fits beside those that are: it has to pass
+  /// through. Components that are in use have their staging already and keep what they have.
+  void leave_room_for_staging(Component& added) {
+    const std::lock_guard lock(mutex);
+    auto among = present();
+    among.push_back(&added);
+    for (const Idle& idle : idle_bookings(among)) {
+      const auto free = free_host();
+      if (!free || largest_not_kept(among) <= *free) return;
+      idle.component->images.renounce(idle.block);
+    }
   }
 
   void book_images(Component& c) {
     std::vector<Bytes> sizes;
     for (const auto& layout : c.layouts) sizes.push_back(layout.size);
-    c.images.book(host, sizes);
+    c.images.book(pool.all(), sizes);
     leave_room_for_staging(c);
-    const auto wanted = static_cast<std::size_t>(std::count_if(sizes.begin(), sizes.end(), [](Bytes s) { return s > 0; }));
-    if (const std::size_t kept = c.images.booked_blocks(); kept < wanted)
-      options.log(LogLevel::warning, "{}: the host budget keeps {} of {} blocks; the others are read from disk at each use",
-                  c.name, kept, wanted);
   }
 
+  /// Books one image of a component that nobody holds, if that takes from nobody and what is not kept can still pass through.
+  /// Under the mutex.
+  bool book_if_free(Component& c, std::size_t block) {
+    if (const auto free = free_host()) {
+      const Bytes size = c.layouts[block].size;
+      Bytes passing = largest_not_kept(present(&c));
+      for (std::size_t b = 0; b < c.layouts.size(); ++b)
+        if (b != block && !c.images.booked(b)) passing = std::max(passing, c.layouts[b].size);
+      if (size > *free || passing > *free - size) return false;
+    }
+    return c.images.book(pool.all(), block);
+  }
+
+  /// Books what of a component's images is not booked, in place of idle ones where needed. Returns a warning, the first time
+  /// that some cannot be. Under the mutex.
+  std::string acquire_images(Component& c) {
+    if (options.tier != HostTier::read) return {};
+    std::vector<Bytes> wanted;
+    for (std::size_t b = 0; b < c.layouts.size(); ++b) wanted.push_back(c.images.booked(b) ? 0 : c.layouts[b].size);
+    const auto others = present(&c);
+    const auto idle = idle_bookings(others);
+    std::vector<Bytes> sizes;
+    for (const Idle& one : idle) sizes.push_back(one.size);
+    const Taking taking = choose_taken(free_host(), wanted, sizes, largest_not_kept(others));
+    for (std::size_t i = 0; i < taking.taken; ++i) idle[i].component->images.renounce(idle[i].block);
+    for (std::size_t b = 0; b < wanted.size(); ++b)
+      if (taking.kept[b]) c.images.book(pool.all(), b);
+    const auto all = static_cast<std::size_t>(
+        std::count_if(c.layouts.begin(), c.layouts.end(), [](const BlockLayout& layout) { return layout.size > 0; }));
+    const std::size_t kept = c.images.booked_blocks();
+    if (kept == all || std::exchange(c.warned_of_budget, true)) return {};
+    return fmt::format("{}: the host budget keeps {} of {} blocks; the others are read from disk at each use", c.name, kept,
+                       all);
+  }
+
+  /// Host memory for an image that is booked. Where the system has none, images that nobody uses make way, the least recently
+  /// used first.
+  Result<HostPiece> allocate_image(const Component& c, Bytes size) {
+    for (;;) {
+      auto piece = pool.allocate(*devices[c.device], Use::images, size);
+      if (piece || piece.error().code != Code::device_oom) return piece;
+      const std::lock_guard lock(mutex);
+      const auto idle = idle_bookings(present());
+      const auto made =
+          std::find_if(idle.begin(), idle.end(), [](const Idle& i) { return i.component->images.find(i.block).has_value(); });
+      if (made == idle.end()) return piece;
+      made->component->images.renounce(made->block);
+    }
+  }
+
+  /// Fills `image` anew, whatever is kept.
   Status fill(const Component& c, std::size_t block, std::span<std::byte> image, const CancelToken& cancel) {
     const BlockLayout& layout = c.layouts[block];
     const auto& recipes = c.recipes[block];
-    if (options.tier != HostTier::mapped) {
-      // A kept image is read once, and the page cache then helps the next start; a streamed one would push everything else out.
-      const bool uncached = !c.images.booked(block);
-      return read_image(recipes, layout, uncached, scratch, image, cancel, bytes_read);
-    }
+    // A streamed image would push everything else out of the page cache.
+    if (options.tier != HostTier::mapped) return read_image(recipes, layout, true, scratch, image, cancel, bytes_read);
     std::vector<std::span<const std::byte>> files;
     for (const auto& recipe : recipes) files.push_back(c.mapping_of(recipe).bytes());
     SLUICE_TRY(copy_image(recipes, layout, files, image, cancel));
     // Where the budget is the host's memory, touched pages of a streamed block would count against it.
-    if (device.info().host_memory)
+    if (devices[c.device]->info().host_memory)
       for (const ReadRun& run : plan_reads(recipes, layout, UINT64_MAX))
         c.mapping_of(recipes[run.weights.front()]).drop(run.begin, run.end - run.begin);
     return {};
   }
 
-  /// Makes the kept image of a booked block, or says why not.
-  Result<std::span<const std::byte>> fill_kept(Component& c, std::size_t block, const CancelToken& cancel) {
-    const Bytes size = c.layouts[block].size;
-    SLUICE_ASSIGN(auto buffer, device.allocate_host(size));
-    SLUICE_TRY(fill(c, block, buffer->bytes().first(size), cancel));
-    return c.images.keep(block, std::move(buffer));
+  /// Fills a weight from another one of the same bytes in the file: `from` is the other's place in an image.
+  static Status copy_tied(const WeightRecipe& other, std::span<const std::byte> from, const WeightRecipe& recipe,
+                          std::span<std::byte> out) {
+    if (other.type != recipe.type) return convert(recipe.info(), from, recipe.elements, recipe.type, out);
+    std::copy(from.begin(), from.end(), out.begin());
+    return {};
+  }
+
+  /// Makes the kept image of a booked block, or says why not. Bytes that an image of the component has already, or that the
+  /// block wants twice, are not read again.
+  Result<std::span<const std::byte>> fill_kept(Component& c, std::uint32_t block, const CancelToken& cancel) {
+    const BlockLayout& layout = c.layouts[block];
+    const auto& recipes = c.recipes[block];
+    SLUICE_ASSIGN(HostPiece piece, allocate_image(c, layout.size));
+    const auto image = piece.buffer->bytes().first(layout.size);
+    const auto place = [](const BlockLayout& l, std::span<std::byte> bytes, std::size_t w) {
+      return bytes.subspan(l.tensors[w].offset, l.tensors[w].size);
+    };
+    std::vector<bool> skip(recipes.size(), false);
+    std::vector<std::pair<std::size_t, std::size_t>> later;  // (weight, the one of this block that it is made from)
+    for (std::uint32_t w = 0; w < recipes.size(); ++w) {
+      const auto ties = c.ties.find({block, w});
+      if (ties == c.ties.end()) continue;
+      const auto usable = [&](const WeightRecipe& other) { return other.identity || other.type == recipes[w].type; };
+      std::optional<std::size_t> here;
+      for (const auto& [b, o] : ties->second) {
+        const WeightRecipe& other = c.recipes[b][o];
+        if (b == block) {
+          // An identical copy first, else the first of the same type: neither is made from a third one.
+          const bool better = other.identity ? !here || !recipes[*here].identity : !here && other.type == recipes[w].type;
+          if (better && (o < w || (other.identity && !recipes[w].identity))) here = o;
+          continue;
+        }
+        const auto made = usable(other) ? c.images.find(b) : std::nullopt;
+        if (!made) continue;
+        const auto& tensor = c.layouts[b].tensors[o];
+        SLUICE_TRY(copy_tied(other, made->subspan(tensor.offset, tensor.size), recipes[w], place(layout, image, w)));
+        skip[w] = true;
+        break;
+      }
+      if (skip[w] || !here || layout.tensors[*here].offset == layout.tensors[w].offset) continue;
+      skip[w] = true;
+      later.emplace_back(w, *here);
+    }
+    // The page cache keeps what was read: it helps the next start of the program.
+    SLUICE_TRY(read_image(recipes, layout, false, scratch, image, cancel, bytes_read, skip));
+    for (const auto& [w, from] : later)
+      SLUICE_TRY(copy_tied(recipes[from], place(layout, image, from), recipes[w], place(layout, image, w)));
+    return c.images.keep(block, std::move(piece));
+  }
+
+  /// Gives a block's image and booking back if nothing forbids it. Under the mutex.
+  static HostImages::Kept let_go(Component& c, std::uint32_t block) {
+    if (c.in_use() || c.flagged(block) || !c.images.booked(block)) return {};
+    return c.images.renounce(block);
+  }
+
+  Hold hold(const std::shared_ptr<Component>& component, std::string& warning) {
+    if (component->holds == 0) warning = acquire_images(*component);
+    return std::make_shared<const Presence>(component, &Component::holds);
   }
 };
 
-WeightStore::WeightStore(Device& device, Options options) : impl_(std::make_unique<Impl>(device, std::move(options))) {}
+WeightStore::WeightStore(std::vector<Device*> devices, Options options)
+    : impl_(std::make_unique<Impl>(std::move(devices), std::move(options))) {}
+WeightStore::WeightStore(Device& device, Options options) : WeightStore(std::vector<Device*>{&device}, std::move(options)) {}
 WeightStore::~WeightStore() = default;
+
+Status WeightStore::add_source(const std::string& name, std::shared_ptr<const TensorFile> file) {
+  if (name.empty() || !file) return fail(Code::invalid_argument, "a source has a name and a file");
+  const std::lock_guard lock(impl_->mutex);
+  for (const Source& source : impl_->sources)
+    if (source.name == name)
+      return fail(Code::invalid_argument, fmt::format("source '{}' is there already: {}", name, source.file->file->path()));
+  for (const Source& source : impl_->sources)
+    if (source.file == file)
+      return fail(Code::invalid_argument, fmt::format("{} is source '{}' already", file->file->path(), source.name));
+  impl_->sources.push_back({name, std::move(file)});
+  return {};
+}
+
+Result<std::shared_ptr<const TensorFile>> WeightStore::add_source(const std::string& name, const std::string& path,
+                                                                  const FileSource& files) {
+  SLUICE_ASSIGN(auto file, open_tensor_file(path, files));
+  SLUICE_TRY(add_source(name, file));
+  return file;
+}
+
+Status WeightStore::remove_source(const std::string& name) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto source =
+      std::find_if(impl_->sources.begin(), impl_->sources.end(), [&](const Source& s) { return s.name == name; });
+  if (source == impl_->sources.end()) return fail(Code::not_found, fmt::format("there is no source '{}'", name));
+  std::vector<std::string> users;
+  for (const auto& c : impl_->components)
+    if (c && std::find(c->sources.begin(), c->sources.end(), source->file) != c->sources.end())
+      users.push_back(fmt::format("'{}'", c->name));
+  if (!users.empty())
+    return fail(Code::invalid_argument,
+                fmt::format("source '{}' ({}) is used by {}: remove {} first", name, source->file->file->path(),
+                            fmt::join(users, ", "), users.size() == 1 ? "it" : "them"));
+  impl_->sources.erase(source);
+  return {};
+}
+
+std::vector<WeightStore::Source> WeightStore::sources_of(ComponentId component) const {
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<Source> list;
+  for (const auto& file : impl_->find_locked(component)->sources) {
+    const auto named =
+        std::find_if(impl_->sources.begin(), impl_->sources.end(), [&](const Source& s) { return s.file == file; });
+    list.push_back({named == impl_->sources.end() ? std::string() : named->name, file});
+  }
+  return list;
+}
 
 Result<ComponentId> WeightStore::add(ComponentSpec spec) {
   if (!spec.model) return fail(Code::invalid_argument, spec.name + ": no model");
+  if (spec.device >= impl_->devices.size())
+    return fail(Code::invalid_argument, fmt::format("{}: device {} of {}", spec.name, spec.device, impl_->devices.size()));
   for (const auto& other : impl_->all())
     if (other->name == spec.name)
       return fail(Code::invalid_argument, fmt::format("component '{}' is registered already", spec.name));
@@ -236,14 +453,18 @@ Result<ComponentId> WeightStore::add(ComponentSpec spec) {
   Component& c = *component;
   c.name = spec.name;
   c.model = spec.model;
-  SLUICE_ASSIGN(c.recipes, resolve(spec));
+  c.device = spec.device;
+  SLUICE_ASSIGN(c.recipes, resolve_component(spec.name, *spec.model, spec.sources));
   c.file_bytes = bytes_in_files(c.recipes);
-  for (std::size_t b = 0; b < c.recipes.size(); ++b) {
-    c.layouts.push_back(lay_out_block(spec.model->blocks[b], c.recipes[b], impl_->device));
-    c.weight_bytes += c.layouts.back().size;
-    for (const auto& recipe : c.recipes[b])
-      if (std::find(c.files.begin(), c.files.end(), recipe.file->file) == c.files.end()) c.files.push_back(recipe.file->file);
-  }
+  c.ties = find_ties(c.recipes);
+  const auto once = [](auto& list, const auto& item) {
+    if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
+  };
+  for (const auto& block : c.recipes)
+    for (const auto& recipe : block) {
+      once(c.sources, recipe.file);
+      once(c.files, recipe.file->file);
+    }
   const auto while_adding = [&](Status status) -> Status {
     if (!status) return fail_while(c.name, std::move(status).error());
     return {};
@@ -253,8 +474,8 @@ Result<ComponentId> WeightStore::add(ComponentSpec spec) {
     SLUICE_TRY(while_adding(impl_->map_files(c)));
   else
     SLUICE_TRY(while_adding(impl_->grow_scratch(c)));
+  impl_->lay_out(c, spec.device, impl_->layouts_for(c, spec.device));
   if (impl_->options.tier == HostTier::read) impl_->book_images(c);
-  for (std::size_t b = 0; b < c.layouts.size(); ++b) c.mappable.push_back(impl_->block_mappable(c, b));
 
   const std::lock_guard lock(impl_->mutex);
   impl_->components.push_back(std::move(component));
@@ -264,18 +485,186 @@ Result<ComponentId> WeightStore::add(ComponentSpec spec) {
 Status WeightStore::remove(ComponentId component) {
   std::shared_ptr<Component> gone;  // goes after the lock: unmapping and freeing take time
   const std::lock_guard lock(impl_->mutex);
-  assert(component < impl_->components.size() && impl_->components[component]);
   auto& place = impl_->components[component];
-  // Holds and running fetches share the component; new ones cannot appear while the mutex is held.
-  if (place.use_count() > 1)
-    return fail(Code::invalid_argument, fmt::format("component '{}' is in use: end its sessions first", place->name));
-  impl_->residents.erase_component(component);
+  assert(place);
+  if (place->in_use()) return in_use_error(*place);
   gone = std::move(place);
   place = nullptr;
   return {};
 }
 
-WeightStore::Hold WeightStore::hold(ComponentId component) const { return impl_->find(component); }
+WeightStore::Hold WeightStore::hold(ComponentId component) const {
+  std::string warning;
+  Hold hold;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    hold = impl_->hold(impl_->find_locked(component), warning);
+  }
+  if (!warning.empty()) impl_->options.log(LogLevel::warning, "{}", warning);
+  return hold;
+}
+
+bool WeightStore::in_use(ComponentId component) const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->find_locked(component)->in_use();
+}
+
+WeightStore::Hold WeightStore::hold(BlockId block) {
+  std::string warning;
+  Hold hold;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    const auto& component = impl_->find_locked(block.component);
+    auto& place = component->held_blocks[block.block];
+    hold = place.lock();
+    if (!hold) place = hold = impl_->hold(component, warning);
+  }
+  if (!warning.empty()) impl_->options.log(LogLevel::warning, "{}", warning);
+  return hold;
+}
+
+bool WeightStore::held(BlockId block) const {
+  const std::lock_guard lock(impl_->mutex);
+  const auto& component = impl_->find_locked(block.component);
+  const auto found = component->held_blocks.find(block.block);
+  return found != component->held_blocks.end() && !found->second.expired();
+}
+
+void WeightStore::set_flag(BlockId block, BlockFlag flag, bool on) {
+  const std::lock_guard lock(impl_->mutex);
+  auto& flags = impl_->find_locked(block.component)->flags[block.block];
+  if (on)
+    flags.insert(flag);
+  else
+    flags.erase(flag);
+}
+
+bool WeightStore::has_flag(BlockId block, BlockFlag flag) const {
+  const std::lock_guard lock(impl_->mutex);
+  const auto& component = impl_->find_locked(block.component);
+  const auto found = component->flags.find(block.block);
+  return found != component->flags.end() && found->second.contains(flag);
+}
+
+std::size_t WeightStore::device_of(ComponentId component) const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->find_locked(component)->device;
+}
+
+Status WeightStore::place(ComponentId component, std::size_t device) {
+  if (device >= impl_->devices.size())
+    return fail(Code::invalid_argument, fmt::format("device {} of {}", device, impl_->devices.size()));
+  const std::lock_guard lock(impl_->mutex);
+  Component& c = *impl_->find_locked(component);
+  if (c.in_use()) return in_use_error(c);
+  for (std::uint32_t b = 0; b < c.layouts.size(); ++b)
+    if (c.flagged(b))
+      return fail(Code::invalid_argument,
+                  fmt::format("component '{}' cannot leave its device: block '{}' holds what its file does not", c.name,
+                              c.model->blocks[b].name));
+  if (device == c.device) return {};
+  auto layouts = impl_->layouts_for(c, device);
+  std::vector<std::size_t> anew;
+  for (std::size_t b = 0; b < layouts.size() && impl_->options.tier == HostTier::read; ++b) {
+    if (same_image(layouts[b], c.layouts[b])) continue;
+    c.images.renounce(b);
+    c.images.resize(b, layouts[b].size);
+    anew.push_back(b);
+  }
+  impl_->lay_out(c, device, std::move(layouts));
+  for (const std::size_t b : anew)
+    if (c.layouts[b].size > 0) impl_->book_if_free(c, b);
+  return {};
+}
+
+Status WeightStore::load(ComponentId component, const CancelToken& cancel, const LoadProgress& progress) {
+  std::string warning;
+  Hold hold;
+  std::shared_ptr<Component> shared;
+  std::vector<bool> had_booking, made;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    shared = impl_->find_locked(component);
+    if (shared->in_use()) return in_use_error(*shared);
+    for (std::size_t b = 0; b < shared->layouts.size(); ++b) had_booking.push_back(shared->images.booked(b));
+    hold = impl_->hold(shared, warning);
+  }
+  if (!warning.empty()) impl_->options.log(LogLevel::warning, "{}", warning);
+  Component& c = *shared;
+  made.resize(c.layouts.size());
+  Bytes total = 0, done = 0;
+  const auto wanted = [&](std::size_t b) {
+    if (impl_->options.tier == HostTier::mapped) return c.layouts[b].size > 0;
+    return c.images.booked(b) && !c.images.find(b);
+  };
+  for (std::size_t b = 0; b < c.layouts.size(); ++b)
+    if (wanted(b)) total += c.layouts[b].size;
+  const auto load_all = [&]() -> Status {
+    for (const auto& file : c.files) SLUICE_TRY(file->unchanged());
+    for (const std::uint32_t b : load_order(c)) {
+      if (!wanted(b)) continue;
+      if (cancel.cancelled()) return fail(Code::cancelled, "cancelled while loading weights");
+      if (impl_->options.tier == HostTier::mapped) {
+        for (const ReadRun& run : plan_reads(c.recipes[b], c.layouts[b], UINT64_MAX))
+          c.mapping_of(c.recipes[b][run.weights.front()]).will_need(run.begin, run.end - run.begin);
+      } else {
+        auto image = impl_->fill_kept(c, b, cancel);
+        if (!image) return fail_while(fmt::format("block '{}'", c.model->blocks[b].name), std::move(image).error());
+        c.images.touch(b, ++impl_->clock);
+      }
+      made[b] = true;
+      done += c.layouts[b].size;
+      if (progress) progress(done, total);
+    }
+    return {};
+  };
+  auto loaded = load_all();
+  if (loaded) return {};
+  const std::lock_guard lock(impl_->mutex);
+  // Who has come to hold it meanwhile may be using the images: they are right, and stay.
+  const bool alone = c.holds == 1 && c.fetching == 0;
+  for (std::uint32_t b = 0; b < made.size() && alone; ++b) {
+    if (impl_->options.tier == HostTier::mapped) {
+      if (made[b])
+        for (const auto& recipe : c.recipes[b]) c.mapping_of(recipe).drop(recipe.begin, recipe.bytes);
+    } else if (c.images.booked(b) && !had_booking[b]) {
+      c.images.renounce(b);
+    } else if (made[b]) {
+      c.images.unmake(b);
+    }
+  }
+  return fail_while(c.name, std::move(loaded).error());
+}
+
+bool WeightStore::has_host_copy(BlockId block) const {
+  const auto component = impl_->find(block.component);
+  return impl_->options.tier == HostTier::mapped || component->images.find(block.block).has_value();
+}
+
+Bytes WeightStore::demote(BlockId block) {
+  HostImages::Kept gone;  // after the lock: freeing takes time
+  const std::lock_guard lock(impl_->mutex);
+  gone = impl_->let_go(*impl_->find_locked(block.component), block.block);
+  return gone.size;
+}
+
+Bytes WeightStore::demote_idle() {
+  std::vector<HostImages::Kept> gone;
+  Bytes sum = 0;
+  const std::lock_guard lock(impl_->mutex);
+  for (Component* c : impl_->present())
+    for (std::uint32_t b = 0; b < c->layouts.size(); ++b) {
+      gone.push_back(impl_->let_go(*c, b));
+      sum += gone.back().size;
+    }
+  return sum;
+}
+
+void WeightStore::drop_mapped(BlockId block) {
+  const auto component = impl_->find(block.component);
+  if (component->mappings.empty()) return;
+  for (const auto& recipe : component->recipes[block.block]) component->mapping_of(recipe).drop(recipe.begin, recipe.bytes);
+}
 
 const BlockLayout& WeightStore::layout(BlockId block) const { return impl_->find(block.component)->layouts[block.block]; }
 const Model& WeightStore::model(ComponentId component) const { return *impl_->find(component)->model; }
@@ -290,32 +679,40 @@ Status WeightStore::check_sources() const {
 }
 
 Result<std::span<const std::byte>> WeightStore::fetch(BlockId block, std::span<std::byte> staging, const CancelToken& cancel) {
-  const auto component = impl_->find(block.component);
-  const Bytes size = component->layouts[block.block].size;
+  std::optional<Presence> component;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    component.emplace(impl_->find_locked(block.component), &Component::fetching);
+    Component& c = **component;
+    if (impl_->options.tier == HostTier::read && c.holds == 0 && !c.images.booked(block.block) &&
+        c.layouts[block.block].size > 0)
+      impl_->book_if_free(c, block.block);
+  }
+  Component& c = **component;
+  const Bytes size = c.layouts[block.block].size;
   if (size == 0) return std::span<const std::byte>();
   const auto while_fetching = [&](Error error) {
-    return fail_while(fmt::format("{}, block '{}'", component->name, component->model->blocks[block.block].name),
-                      std::move(error));
+    return fail_while(fmt::format("{}, block '{}'", c.name, c.model->blocks[block.block].name), std::move(error));
   };
   const auto hand_out = [&](std::span<const std::byte> image) {
     impl_->fetched.fetch_add(size, std::memory_order_relaxed);
+    c.images.touch(block.block, ++impl_->clock);
     return image;
   };
-  if (const auto kept = component->images.find(block.block)) return hand_out(*kept);
-  if (component->images.booked(block.block)) {
-    const auto made = impl_->fill_kept(*component, block.block, cancel);
+  if (const auto kept = c.images.find(block.block)) return hand_out(*kept);
+  if (c.images.booked(block.block)) {
+    const auto made = impl_->fill_kept(c, block.block, cancel);
     if (made) return hand_out(*made);
     const bool no_memory = made.error().code == Code::device_oom || made.error().code == Code::over_budget;
     if (!no_memory || staging.size() < size) return while_fetching(made.error());
-    component->images.renounce(block.block);
-    impl_->options.log(LogLevel::warning, "{}: no host memory for block '{}' ({}); it is read from disk at each use",
-                       component->name, component->model->blocks[block.block].name, made.error().message);
+    c.images.renounce(block.block);
+    impl_->options.log(LogLevel::warning, "{}: no host memory for block '{}' ({}); it is read from disk at each use", c.name,
+                       c.model->blocks[block.block].name, made.error().message);
   }
   if (staging.size() < size)
     return while_fetching({Code::invalid_argument, "the staging buffer is smaller than the image", size, staging.size()});
   const auto image = staging.first(size);
-  if (auto filled = impl_->fill(*component, block.block, image, cancel); !filled)
-    return while_fetching(std::move(filled).error());
+  if (auto filled = impl_->fill(c, block.block, image, cancel); !filled) return while_fetching(std::move(filled).error());
   return hand_out(image);
 }
 
@@ -338,42 +735,17 @@ Result<bool> WeightStore::bind_mapped(BlockId block, std::size_t weight, ggml_te
                             component->model->blocks[block.block].name, weight));
   const WeightRecipe& recipe = component->recipes[block.block][weight];
   const std::lock_guard lock(impl_->mutex);
-  if (!component->bound.contains(block.block)) {
-    auto lease = impl_->device.ledger().reserve(Use::mapped, layout.size);
-    if (!lease) return fail_while(component->name, std::move(lease).error());
-    component->bound.emplace(block.block, *std::move(lease));
-  }
   SLUICE_TRY(component->mapping_of(recipe).bind(tensor, recipe.begin));
   return true;
 }
 
 bool WeightStore::mappable(BlockId block) const { return impl_->find(block.component)->mappable[block.block]; }
 
-std::optional<Address> WeightStore::resident(BlockId block) const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->residents.find(block);
+Ledger& WeightStore::host_ledger() { return impl_->pool.all(); }
+Ledger& WeightStore::pinned_ledger() { return impl_->pool.pinned(); }
+Result<HostPiece> WeightStore::allocate_host(std::size_t device, Use use, Bytes size) {
+  return impl_->pool.allocate(*impl_->devices[device], use, size);
 }
-
-void WeightStore::set_resident(BlockId block, Address address) {
-  const Bytes size = layout(block).size;
-  const std::lock_guard lock(impl_->mutex);
-  impl_->residents.put(block, address, size);
-}
-
-void WeightStore::give_up(BlockId block) {
-  const auto component = impl_->find(block.component);
-  const std::lock_guard lock(impl_->mutex);
-  impl_->residents.erase(block);
-  if (component->bound.erase(block.block) == 0) return;
-  for (const auto& recipe : component->recipes[block.block]) component->mapping_of(recipe).drop(recipe.begin, recipe.bytes);
-}
-
-std::vector<BlockId> WeightStore::residents_in(Address from, Address to) const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->residents.overlapping(from, to);
-}
-
-Ledger& WeightStore::host_ledger() { return impl_->host; }
 
 WeightStore::Counters WeightStore::counters() const {
   Counters counters{impl_->bytes_read.load(), 0, impl_->fetched.load()};

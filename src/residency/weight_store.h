@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -7,12 +8,12 @@
 #include <vector>
 
 #include "base/log.h"
-#include "device/arena.h"
 #include "device/device.h"
 #include "io/tensor_file.h"
 #include "nn/model.h"
+#include "residency/block_id.h"
 #include "residency/block_layout.h"
-#include "residency/resident_table.h"
+#include "residency/host_pool.h"
 #include "residency/weight_recipe.h"
 
 namespace sluice {
@@ -22,6 +23,7 @@ struct ComponentSpec {
   std::string name;
   const Model* model = nullptr;                    ///< outlives the registration
   std::vector<std::vector<WeightSource>> sources;  ///< [block][weight], parallel to model->blocks[].weights
+  std::size_t device = 0;                          ///< which of the store's devices it runs on
 };
 
 /// How host copies are kept between uses.
@@ -31,32 +33,93 @@ enum class HostTier {
   read,    ///< images are read once and kept in pageable or pinned memory, as the host budget allows
 };
 
-/// Every weight of every component: where its bytes come from and where copies of them live.
-/// Threads: registration from one thread; `fetch` from the link thread beside it for other components; all else from any
-/// thread. A ComponentId or BlockId that `add` did not return, or whose component was removed, is a bug.
+/// What forbids that a block leaves its place: a copy that its file cannot give back.
+enum class BlockFlag {
+  merged,     ///< LoRA factors were added to its device copy
+  row_split,  ///< its weights are spread over several devices by their backend
+};
+
+/// Bytes of a load that are done, of all that it brings.
+using LoadProgress = std::function<void(Bytes done, Bytes total)>;
+
+/// Every weight of every component: where its bytes come from and where copies of them live on the host.
+/// Threads: registration and `place` from one thread; `fetch` from the link threads beside it for other components; all else
+/// from any thread. A ComponentId or BlockId that `add` did not return, or whose component was removed, is a bug.
 class WeightStore {
  public:
   struct Options {
     HostTier tier = HostTier::mapped;
-    std::optional<Bytes> host_budget;  ///< for kept images and staging; none: unlimited
+    std::optional<Bytes> host_budget;  ///< for kept images and staging, pageable and pinned together; none: unlimited
     LogSink log;
+    std::optional<Bytes> pinned_budget = std::nullopt;  ///< for the pinned part; none: half of the host's memory
   };
-  /// `device` outlives the store.
+  /// `devices`: at least one; they outlive the store.
+  WeightStore(std::vector<Device*> devices, Options options);
   WeightStore(Device& device, Options options);
   ~WeightStore();
 
+  /// Files under names, for messages and so that components can be told by where they come from. A component may also use files
+  /// that are no sources; they go with it. Errors: invalid_argument (the name is taken, or the file has another one), those of
+  /// open_tensor_file.
+  Status add_source(const std::string& name, std::shared_ptr<const TensorFile> file);
+  Result<std::shared_ptr<const TensorFile>> add_source(const std::string& name, const std::string& path,
+                                                       const FileSource& files);
+  /// Errors: invalid_argument while components use it (named), not_found.
+  Status remove_source(const std::string& name);
+  struct Source {
+    std::string name;  ///< empty: no registered source
+    std::shared_ptr<const TensorFile> file;
+  };
+  /// The files a component's weights come from, in the order of their first use. Their metadata are the component's.
+  std::vector<Source> sources_of(ComponentId component) const;
+
   /// Registers all or nothing. Shapes and types are validated before anything large is allocated: one error with component,
-  /// count and the first five tensors (got, expected). Maps the files (HostTier::mapped) or books host memory for the images to
-  /// be kept (HostTier::read; one warning if not all fit), taking back bookings of components that nobody holds where the
-  /// largest image that is not kept would find no staging. Reads nothing. Errors: not_found, invalid_argument, unsupported,
-  /// over_budget (host), io.
+  /// files, count and the first five tensors (got, expected). Maps the files (HostTier::mapped) or books host memory for the
+  /// images to be kept (HostTier::read), taking back bookings of components that nobody holds where the largest image that is
+  /// not kept would find no staging. Reads nothing. Errors: not_found, invalid_argument, unsupported, over_budget (host), io.
   Result<ComponentId> add(ComponentSpec spec);
   /// Forgets a component and its copies. Errors: invalid_argument while it is held or one of its blocks is being fetched.
   Status remove(ComponentId component);
-  /// Whoever has tensors bound to a component's blocks holds it: until the last Hold is gone, `remove` is refused.
+  /// Whoever has plans or tensors that rest on a component holds it: until the last Hold is gone, `remove` and `place` are
+  /// refused, its kept images stay, and what `needs_staging` says of its blocks stays so. The first Hold books what of the
+  /// component's images is not booked yet, if need be in place of images of components that nobody holds, the least recently
+  /// used first (one warning for each component that gets less than all).
   using Hold = std::shared_ptr<const void>;
   Hold hold(ComponentId component) const;
+  /// Whether anybody holds the component or is fetching one of its blocks.
+  bool in_use(ComponentId component) const;
+  /// As long as it lives, the block does not leave the place where it is, and its component is held.
+  Hold hold(BlockId block);
+  /// By itself: a held component does not make its blocks held.
+  bool held(BlockId block) const;
+  /// A flagged block is not demoted, and its component stays on its device.
+  void set_flag(BlockId block, BlockFlag flag, bool on = true);
+  bool has_flag(BlockId block, BlockFlag flag) const;
 
+  std::size_t device_of(ComponentId component) const;
+  /// Puts a component on another device, loaded or not, all or nothing. Layouts and in-place use are decided anew; kept images
+  /// stay where the layout is the same and are made anew at next use where it is not. References that `layout` gave end. Copies
+  /// on the old device are the caller's to forget. Errors: invalid_argument (held, being fetched, a flagged block, no such
+  /// device).
+  Status place(ComponentId component, std::size_t device);
+
+  /// Makes all kept images of a component (HostTier::read), reading each byte of its files at most once (but where blocks want
+  /// the same bytes in several types and none as they are), or asks the system to read its mapped files ahead
+  /// (HostTier::mapped; does not wait). HostTier::disk: nothing. `progress` may be empty. All or nothing: after an error what
+  /// this call made or booked is gone. Errors: invalid_argument (in use), io, corrupt, device_oom, cancelled.
+  Status load(ComponentId component, const CancelToken& cancel, const LoadProgress& progress);
+
+  /// Whether a copy besides the file's and the device's is at hand: a mapping, or a kept image that has been made.
+  bool has_host_copy(BlockId block) const;
+  /// Gives a block's kept image and its booking back. Bytes given back: 0 where there is neither, the component is held or
+  /// being fetched, or the block is flagged. The next fetch or hold finds it as if it had never been read.
+  Bytes demote(BlockId block);
+  /// The same for all blocks.
+  Bytes demote_idle();
+  /// Tells the system that a block's mapped pages are not needed for now. No-op where nothing is mapped.
+  void drop_mapped(BlockId block);
+
+  /// Valid until `remove` or `place`.
   const BlockLayout& layout(BlockId block) const;
   const Model& model(ComponentId component) const;
   /// How many are registered now.
@@ -70,40 +133,36 @@ class WeightStore {
   /// since a mapping does not survive truncation. Cost: two system calls per file.
   Status check_sources() const;
 
-  /// The block's image in host memory. With HostTier::read it is the kept copy (made at first use, each file byte read once);
-  /// otherwise `staging` (≥ layout size) is filled and returned. Thread safe for distinct blocks; `cancel` is asked between
-  /// pieces. An error leaves the block as it was before; the next call starts anew. Errors: io, corrupt, device_oom (host
-  /// memory for a kept image, and no staging to do without), invalid_argument (staging too small), cancelled.
+  /// The block's image in host memory. With HostTier::read it is the kept copy (made at first use, each file byte read once),
+  /// there until nobody holds the component; otherwise `staging` (≥ layout size) is filled and returned. Of a component that
+  /// nobody holds, a block is kept where there is room without taking from others. Thread safe for distinct blocks; `cancel` is
+  /// asked between pieces. An error leaves the block as it was before; the next call starts anew. Errors: io, corrupt,
+  /// device_oom (host memory for a kept image, and no staging to do without), invalid_argument (staging too small), cancelled.
   Result<std::span<const std::byte>> fetch(BlockId block, std::span<std::byte> staging, const CancelToken& cancel);
-  /// Whether `fetch` needs staging memory for this block.
+  /// Whether `fetch` needs staging memory for this block. Settled while the component is held.
   bool needs_staging(BlockId block) const;
 
   /// In-place use: binds `tensor` (no memory yet, the layout's type and shape) to the file's mapping and returns true, or
-  /// returns false where `mappable` is false (then the image is used). The first tensor of a block books the block's bytes on
-  /// the device's ledger as Use::mapped, until give_up or remove. The caller holds the component while the tensor lives.
-  /// Errors: over_budget, invalid_argument (another type or shape), device_failed.
+  /// returns false where `mappable` is false (then the image is used). Nothing is booked: that is DeviceMemory's. The caller
+  /// holds the component while the tensor lives. Errors: invalid_argument (another type or shape), device_failed.
   Result<bool> bind_mapped(BlockId block, std::size_t weight, ggml_tensor* tensor);
   /// Whether every weight of the block can be used in place: the CPU device, HostTier::mapped, identity recipes at offsets
   /// aligned for the device. Such a block needs no copy and no arena bytes. False for a block without weights.
   bool mappable(BlockId block) const;
-
-  /// Where a block lives on the device, if it does. Set when its copy into a resident place is complete.
-  std::optional<Address> resident(BlockId block) const;
-  /// What lived in those bytes before is given up.
-  void set_resident(BlockId block, Address address);
-  /// Gives up the device copy (its backing stays), or the booking of a block used in place, whose bound tensors are not to be
-  /// used any more. No-op when there is neither.
-  void give_up(BlockId block);
-  /// Blocks whose resident places overlap [from, to), by address.
-  std::vector<BlockId> residents_in(Address from, Address to) const;
 
   /// Gathers rows of a 2-D table (token embeddings) on the host: out[i] = table[rows[i]], widened to f32, shape [width,
   /// rows.size()]. Positioned reads of just those rows, each once however often it is asked for; nothing is kept. Errors:
   /// invalid_argument (row out of range, size of `out`), not_found, unsupported, io.
   static Status gather_rows(const WeightSource& table, std::span<const std::int32_t> rows, std::span<float> out);
 
-  /// The books of host memory: kept images, the conversion buffer, and what callers reserve for staging. Limit: host_budget.
+  /// The books of host memory, pageable and pinned together: kept images, the conversion buffer, and what callers reserve for
+  /// staging. Limit: host_budget.
   Ledger& host_ledger();
+  /// Of that, what is pinned. Limit: pinned_budget.
+  Ledger& pinned_ledger();
+  /// Memory for `size` bytes that the caller has leased from host_ledger: pinned where it can be and pinned_ledger has room.
+  /// Errors: device_oom.
+  Result<HostPiece> allocate_host(std::size_t device, Use use, Bytes size);
 
   /// Totals for reports and tests.
   struct Counters {

@@ -115,6 +115,7 @@ TEST_CASE("fetch: what the host budget does not keep is read at each use, with o
                                                                         warnings += level == LogLevel::warning;
                                                                       })});
     const ComponentId id = must_add(store, model.spec());
+    for (int times = 0; times < 2; ++times) const auto hold = store.hold(id);
     CHECK(warnings == (budget == whole ? 0 : 1));
     Bytes staged = 0;
     for (std::uint32_t b = 0; b < model.model.blocks.size(); ++b)
@@ -165,6 +166,7 @@ TEST_CASE("fetch: host memory that runs out for a kept image") {
                                                        warnings += level == LogLevel::warning;
                                                      })});
   const ComponentId id = must_add(store, model.spec());
+  const auto hold = store.hold(id);
   const auto before = store.host_ledger().report();
   device.fail_host_allocation = 0;
   const auto refused = store.fetch({id, 0}, {}, CancelToken());

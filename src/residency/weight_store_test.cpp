@@ -100,10 +100,11 @@ TEST_CASE("add: one error for all that does not fit, and nothing is left of a fa
     auto refused = store.add(bad.spec("bad"));
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == Code::invalid_argument);
-    CHECK(refused.error().message ==
-          "bad: 7 weights do not fit the file: w0: got f16 [8, 4], expected [4, 8]; w1: got f16 [8, 4], expected [4, 8]; w2: "
-          "got f16 [8, "
-          "4], expected [4, 8]; w3: got f16 [8, 4], expected [4, 8]; w4: got f16 [8, 4], expected [4, 8]; and 2 more");
+    CHECK(
+        refused.error().message ==
+        "bad: 7 weights do not fit " + folder.file("t.safetensors") +
+            ": w0: got f16 [8, 4], expected [4, 8]; w1: got f16 [8, 4], expected [4, 8]; w2: got f16 [8, 4], expected [4, 8]; "
+            "w3: got f16 [8, 4], expected [4, 8]; w4: got f16 [8, 4], expected [4, 8]; and 2 more");
     CHECK(store.components() == 1);
     CHECK(store.host_ledger().report().by_use == before.by_use);
     CHECK(device.ledger().report().total == 0);
@@ -169,8 +170,6 @@ TEST_CASE("remove: refused while held or while a block is fetched, else complete
     REQUIRE(store.fetch({id, 0}, staging, CancelToken()));
     before_read = nullptr;
     CHECK(refused_inside == (tier != HostTier::mapped));
-    store.set_resident({id, 0}, 4096);
-    store.set_resident({second, 0}, 0);
     {
       const WeightStore::Hold hold = store.hold(id);
       const auto status = store.remove(id);
@@ -181,7 +180,6 @@ TEST_CASE("remove: refused while held or while a block is fetched, else complete
     REQUIRE(store.remove(id));
     CHECK(store.components() == 1);
     CHECK(store.counters().images_kept == 0);
-    CHECK(store.residents_in(0, UINT64_MAX) == std::vector<BlockId>{{second, 0}});
     const auto image = store.fetch({second, 3}, staging, CancelToken());
     REQUIRE(image);
     CHECK(equal(*image, expected_image(model, 3, store.layout({second, 3}))));
@@ -189,26 +187,6 @@ TEST_CASE("remove: refused while held or while a block is fetched, else complete
     CHECK(store.host_ledger().report().by_use[static_cast<std::size_t>(Use::images)] == 0);
     CHECK(must_add(store, model.spec()) != id);
   }
-}
-
-TEST_CASE("residents: set, asked, given up") {
-  const Everything model;
-  TestDevice device;
-  WeightStore store(device, {});
-  const ComponentId id = must_add(store, model.spec());
-  const Bytes size = store.layout({id, 0}).size;
-  CHECK_FALSE(store.resident({id, 0}).has_value());
-  store.set_resident({id, 0}, 640);
-  store.set_resident({id, 1}, 640 + size);
-  CHECK(store.resident({id, 0}) == Address{640});
-  CHECK(store.residents_in(0, 640).empty());
-  CHECK(store.residents_in(640 + size - 1, 640 + size + 1) == std::vector<BlockId>{{id, 0}, {id, 1}});
-  store.set_resident({id, 3}, 640 + size - 64);  // over the ends of both
-  CHECK_FALSE(store.resident({id, 0}).has_value());
-  CHECK_FALSE(store.resident({id, 1}).has_value());
-  store.give_up({id, 3});
-  store.give_up({id, 3});
-  CHECK(store.residents_in(0, UINT64_MAX).empty());
 }
 
 TEST_CASE("check_sources: a file that changed is told before it is used") {
