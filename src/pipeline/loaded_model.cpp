@@ -1,9 +1,13 @@
 #include "pipeline/loaded_model.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 namespace sluice {
 namespace {
+
+constexpr int kMostModels = 1000;
 
 ComponentSpec spec_of(std::string name, const Component& component) {
   ComponentSpec spec{std::move(name), component.model.get(), {}};
@@ -13,6 +17,17 @@ ComponentSpec spec_of(std::string name, const Component& component) {
     spec.sources.push_back(std::move(sources));
   }
   return spec;
+}
+
+/// Nobody holds what goes, so that a refusal is a bug: it is logged, and what can go goes.
+void take_out(const std::vector<ComponentId>& components, const std::vector<std::string>& sources, WeightStore& store,
+              const LogSink& log) {
+  for (const ComponentId id : components) {
+    if (auto removed = store.remove(id); !removed) log(LogLevel::error, "{}", removed.error().message);
+  }
+  for (const auto& name : sources) {
+    if (auto removed = store.remove_source(name); !removed) log(LogLevel::error, "{}", removed.error().message);
+  }
 }
 
 }  // namespace
@@ -42,13 +57,24 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const F
   model->parts = std::move(*parts);
   for (const auto& warning : model->parts.warnings) log(LogLevel::warning, "{}", warning);
 
+  std::string label;
+  for (int n = 2; !store.add_source(label + "model", sd1.main) && n < kMostModels; ++n) label = fmt::format("{}: ", n);
+  model->sources.push_back(label + "model");
   std::vector<ComponentId> added;
+  const auto add_source = [&](const char* name, const std::shared_ptr<const TensorFile>& file) -> Status {
+    if (!file) return {};
+    SLUICE_TRY(store.add_source(label + name, file));
+    model->sources.push_back(label + name);
+    return {};
+  };
   const auto add = [&](const char* name, const Component& component) -> Result<ComponentId> {
-    auto id = store.add(spec_of(name, component));
+    auto id = store.add(spec_of(label + name, component));
     if (id) added.push_back(*id);
     return id;
   };
   const auto add_all = [&]() -> Status {
+    SLUICE_TRY(add_source("vae", sd1.autoencoder));
+    SLUICE_TRY(add_source("clip-l", sd1.text));
     SLUICE_ASSIGN(model->text, add("text encoder", model->parts.text.component));
     SLUICE_ASSIGN(model->denoiser, add("denoiser", model->parts.denoiser.component));
     SLUICE_ASSIGN(model->decoder, add("decoder", model->parts.autoencoder.decoder));
@@ -58,9 +84,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const F
     return {};
   };
   if (auto done = add_all(); !done) {
-    for (const ComponentId id : added) {
-      if (auto removed = store.remove(id); !removed) log(LogLevel::error, "{}", removed.error().message);
-    }
+    take_out(added, model->sources, store, log);
     return fail_while(path, std::move(done).error());
   }
   model->rule.native_width = static_cast<int>(model->parts.native_width);
@@ -69,6 +93,12 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const F
   model->rule.latent_multiple = static_cast<int>(model->parts.denoiser.config.latent_multiple());
   model->rule.latent_channels = static_cast<int>(model->parts.autoencoder.config.latent_channels);
   return model;
+}
+
+void unload_model(const LoadedModel& model, WeightStore& store, const LogSink& log) {
+  std::vector<ComponentId> components{model.text, model.denoiser, model.decoder};
+  if (model.encoder) components.push_back(*model.encoder);
+  take_out(components, model.sources, store, log);
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/checkpoint.h"
 #include "pipeline/settings.h"
@@ -27,14 +28,19 @@ struct LoadedModel {
   Sd1Model parts;  ///< keeps the models alive that the store refers to
   ComponentId text = 0, denoiser = 0, decoder = 0;
   std::optional<ComponentId> encoder;
+  std::vector<std::string> sources;  ///< its files' names in the store
   PictureRule rule;
   WeightSource token_table() const;
 };
 
-/// Opens a model's files and registers its components, all or nothing. What describes the model as a whole (its native size) is
+/// Opens a model's files and registers them and its components, all or nothing; of several models in one store, the second's
+/// names start with "2: ", and so on. What describes the model as a whole (its native size) is
 /// taken from the checkpoint, whatever the other files say. Reads headers only. Errors: those of open_tensor_file, load_sd1 and
 /// WeightStore::add.
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const FileSource& files, WeightStore& store,
                                                 const LogSink& log);
+
+/// Takes a model's components and files out of the store again. Nobody holds them.
+void unload_model(const LoadedModel& model, WeightStore& store, const LogSink& log);
 
 }  // namespace sluice
