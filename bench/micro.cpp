@@ -2,13 +2,17 @@
 
 #include <benchmark/benchmark.h>
 
+#include <filesystem>
 #include <random>
+#include <thread>
 
 #include "device/arena.h"
 #include "exec/pack.h"
 #include "exec/plan.h"
 #include "ggml-cpp.h"
 #include "io/tensor_file.h"
+#include "io/tensor_writer.h"
+#include "residency/weight_store.h"
 #include "text/clip_tokenizer.h"
 
 namespace sluice::bench {
@@ -74,6 +78,52 @@ void copy_into_slot(benchmark::State& state) {
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) * state.range(0));
 }
 BENCHMARK(copy_into_slot)->Arg(1 << 20)->Arg(16 << 20)->Unit(benchmark::kMicrosecond);
+
+/// 32 blocks of 8 MiB, made into kept images by one or two reading threads. range(1): whether the file is in the page cache.
+void load_images(benchmark::State& state) {
+  constexpr std::uint32_t kBlocks = 32;
+  constexpr Bytes kBlock = 8 * MiB;
+  const auto threads = static_cast<std::uint32_t>(state.range(0));
+  const bool cached = state.range(1) != 0;
+  const auto path = (std::filesystem::temp_directory_path() / "sluice-load-bench.safetensors").string();
+  const std::vector<std::byte> data(kBlock, std::byte{1});
+  std::vector<TensorToWrite> tensors;
+  Model model;
+  for (std::uint32_t b = 0; b < kBlocks; ++b) {
+    const std::string name = "t" + std::to_string(b);
+    const std::vector<std::int64_t> shape = {1024, static_cast<std::int64_t>(kBlock / 2048)};
+    tensors.push_back({name, DType::f16, shape, data});
+    model.blocks.push_back({.name = name, .weights = {{name, shape, WeightRole::matrix}}});
+  }
+  if (const auto written = write_safetensors(path, tensors, {}, 64); !written)
+    return state.SkipWithError(written.error().message.c_str());
+  auto file = open_tensor_file(path, *system_files());
+  auto device = open_device("sim:threads=1");
+  if (!file || !device) return state.SkipWithError("no file or no device");
+  ComponentSpec spec{"load", &model, {}};
+  for (std::uint32_t b = 0; b < kBlocks; ++b) spec.sources.push_back({{*file, (*file)->index.at("t" + std::to_string(b))}});
+  WeightStore store(**device, {.tier = HostTier::read});
+  const auto id = store.add(spec);
+  if (!id) return state.SkipWithError(id.error().message.c_str());
+  const auto hold = [&] { return store.hold(*id); };
+  std::vector<std::byte> away(kBlock);
+  for (auto _ : state) {
+    state.PauseTiming();
+    store.demote_idle();
+    for (std::uint32_t b = 0; b < kBlocks && !cached; ++b)
+      static_cast<void>((*file)->file->read_at_uncached((*file)->tensors[b].offset, away));
+    state.ResumeTiming();
+    const auto held = hold();
+    std::vector<std::jthread> readers;
+    for (std::uint32_t t = 0; t < threads; ++t)
+      readers.emplace_back([&, t] {
+        for (std::uint32_t b = t; b < kBlocks; b += threads) benchmark::DoNotOptimize(store.fetch({*id, b}, {}, CancelToken{}));
+      });
+  }
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) * static_cast<std::int64_t>(kBlocks * kBlock));
+  std::filesystem::remove(path);
+}
+BENCHMARK(load_images)->ArgsProduct({{1, 2}, {0, 1}})->Unit(benchmark::kMillisecond)->UseRealTime();
 
 }  // namespace
 
