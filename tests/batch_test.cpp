@@ -25,9 +25,9 @@ Result<std::unique_ptr<Rig>> rig_for(bool full) {
   REQUIRE(rig);
   auto prepared = (*rig)->prepare(batch_of("euler", kBatch));
   REQUIRE(prepared);
-  const RequestPlan& plan = (*prepared)->plan;
+  const RequestPlan& plan = (*prepared)->plan();
   RigOptions options;
-  options.budget = plan.smallest + (*prepared)->backend + (plan.full - plan.smallest) / 10;
+  options.budget = plan.smallest + (*prepared)->backend() + (plan.full - plan.smallest) / 10;
   return Rig::open(options);
 }
 
@@ -67,7 +67,7 @@ TEST_CASE("a batch equals its single pictures for every sampler, resident and at
 }
 
 TEST_CASE("each picture of a batch carries its own seed, drawn or given") {
-  auto engine = Engine::open({.model = kDemoModel, .device = "sim:threads=1"});
+  auto engine = Engine::open(engine_on("sim:threads=1"));
   REQUIRE(engine);
   for (const std::int64_t seed : {std::int64_t{41}, std::int64_t{-1}}) {
     Request r = batch_of("euler", kBatch);
@@ -108,7 +108,7 @@ TEST_CASE("the largest batch at the smallest budget for it") {
     REQUIRE(rig);
     auto prepared = (*rig)->prepare(many);
     REQUIRE_MESSAGE(prepared, prepared.error().message);
-    options.budget = (*prepared)->plan.smallest + (*prepared)->backend;
+    options.budget = (*prepared)->plan().smallest + (*prepared)->backend();
   }
   auto rig = Rig::open(options);
   REQUIRE(rig);

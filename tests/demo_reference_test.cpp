@@ -173,7 +173,7 @@ TEST_CASE(
     request.prompt = kPrompts[0];
     auto prepared = rig->prepare(request);
     REQUIRE(prepared);
-    smallest = (*prepared)->plan.smallest + (*prepared)->backend;
+    smallest = (*prepared)->plan().smallest + (*prepared)->backend();
   }
   RigOptions tight;
   tight.budget = smallest;

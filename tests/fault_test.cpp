@@ -23,8 +23,8 @@ Bytes tight_budget(const Request& request) {
   REQUIRE(rig);
   auto prepared = (*rig)->prepare(request);
   REQUIRE(prepared);
-  const Bytes smallest = (*prepared)->plan.smallest + (*prepared)->backend;
-  const Bytes full = (*prepared)->plan.full + (*prepared)->backend;
+  const Bytes smallest = (*prepared)->plan().smallest + (*prepared)->backend();
+  const Bytes full = (*prepared)->plan().full + (*prepared)->backend();
   return smallest + (full - smallest) / 5;
 }
 

@@ -70,8 +70,8 @@ TEST_CASE("in place, copied, streamed: the same bits, the budget kept by the led
     auto prepared = (*rig)->prepare(request);
     REQUIRE(prepared);
     want_operands = operands(**prepared);
-    smallest = (*prepared)->plan.smallest + (*prepared)->backend;
-    full = (*prepared)->plan.full + (*prepared)->backend;
+    smallest = (*prepared)->plan().smallest + (*prepared)->backend();
+    full = (*prepared)->plan().full + (*prepared)->backend();
   }
   REQUIRE_FALSE(want_operands.empty());
   for (const auto& o : want_operands) {
@@ -96,9 +96,9 @@ TEST_CASE("in place, copied, streamed: the same bits, the budget kept by the led
     CHECK(operands(**prepared) == want_operands);
     const LedgerReport books = (*rig)->any_device().ledger().report();
     CHECK(books.peak <= budget);
-    CHECK(books.by_use[static_cast<std::size_t>(Use::mapped)] == (*prepared)->plan.mapped);
+    CHECK(books.by_use[static_cast<std::size_t>(Use::mapped)] == (*prepared)->plan().mapped);
     if (i == 6) {
-      CHECK((*prepared)->plan.mapped > 0);
+      CHECK((*prepared)->plan().mapped > 0);
       CHECK(drawn->runs[1].copied == 0);  // everything stays where the file is
     }
     (*rig)->session().release();

@@ -26,13 +26,13 @@ Limits limits_of(const Request& request) {
   auto prepared = (*rig)->prepare(request);
   REQUIRE(prepared);
   Limits l;
-  l.smallest = (*prepared)->plan.smallest + (*prepared)->backend;
-  l.full = (*prepared)->plan.full + (*prepared)->backend;
+  l.smallest = (*prepared)->plan().smallest + (*prepared)->backend();
+  l.full = (*prepared)->plan().full + (*prepared)->backend();
   for (const auto& stage : (*prepared)->stages) l.bound = std::max(l.bound, stage.lower_bound());
   CHECK((*rig)->device().counters().allocs == 0);  // planning touches no device memory
   // The account of the backend stands beside what sluice places.
-  CHECK(static_cast<double>((*prepared)->plan.smallest) <= 1.1 * static_cast<double>(l.bound));
-  MESSAGE("smallest ", l.smallest, " full ", l.full, " bound ", l.bound, " backend ", (*prepared)->backend);
+  CHECK(static_cast<double>((*prepared)->plan().smallest) <= 1.1 * static_cast<double>(l.bound));
+  MESSAGE("smallest ", l.smallest, " full ", l.full, " bound ", l.bound, " backend ", (*prepared)->backend());
   return l;
 }
 
@@ -78,7 +78,7 @@ TEST_CASE(
         Bytes copied = 0;
         for (std::size_t s = 0; s < 3; ++s) {
           const auto& stage = (*prepared)->stages[s];
-          const auto& plan = (*prepared)->plan.stages[s];
+          const auto& plan = (*prepared)->plan().stages[s];
           Bytes resident = 0, streamed = 0;
           for (std::uint32_t b = 0; b < stage.blocks(); ++b) {
             const Bytes size = (*rig)->store().layout({stage.spec().component, b}).size;
@@ -144,7 +144,7 @@ TEST_CASE("buffers of limited size: chunks change nothing but their number") {
       REQUIRE(rig);
       auto prepared = (*rig)->prepare(request);
       REQUIRE_MESSAGE(prepared, prepared.error().message);
-      smallest = (*prepared)->plan.smallest + (*prepared)->backend;
+      smallest = (*prepared)->plan().smallest + (*prepared)->backend();
     }
     for (const Bytes budget : {smallest, smallest + smallest / 2, 4 * smallest}) {
       CAPTURE(budget);

@@ -65,8 +65,8 @@ TEST_CASE(
     REQUIRE(rig);
     auto prepared = (*rig)->prepare(job);
     REQUIRE_MESSAGE(prepared, prepared.error().message);
-    smallest = std::max(smallest, (*prepared)->plan.smallest + (*prepared)->backend);
-    full = std::max(full, (*prepared)->plan.full + (*prepared)->backend);
+    smallest = std::max(smallest, (*prepared)->plan().smallest + (*prepared)->backend());
+    full = std::max(full, (*prepared)->plan().full + (*prepared)->backend());
   }
   REQUIRE(smallest < full);
   for (const HostTier tier : {HostTier::mapped, HostTier::read}) {
@@ -100,7 +100,7 @@ TEST_CASE("memory after five jobs and after fifty-five: less than one part in a 
     REQUIRE(rig);
     auto prepared = (*rig)->prepare(one_step());
     REQUIRE(prepared);
-    options.budget = ((*prepared)->plan.smallest + 2 * (*prepared)->plan.full) / 3 + (*prepared)->backend;
+    options.budget = ((*prepared)->plan().smallest + 2 * (*prepared)->plan().full) / 3 + (*prepared)->backend();
   }
   options.tier = HostTier::read;
   auto rig = Rig::open(options);
@@ -235,7 +235,7 @@ TEST_CASE("sizes 1 to 129 through the U-Net and the decoder: exactly what was as
 }
 
 TEST_CASE("sizes no picture can have are refused, and the engine goes on") {
-  auto engine = Engine::open({.model = kDemoModel, .device = "sim:threads=1"});
+  auto engine = Engine::open(engine_on("sim:threads=1"));
   REQUIRE(engine);
   for (const int bad : {-32, 1, 1'000'000}) {
     Request r = one_step();
@@ -283,7 +283,8 @@ TEST_CASE("strange prompts: each gives a picture") {
 // A clamp that sits in the branch that logs works only when logging.
 TEST_CASE("plans are the same at every log level") {
   const auto plan_at = [](LogSink log) {
-    EngineOptions options{.model = kDemoModel, .device = "sim:threads=1,memory=24MiB", .log = std::move(log)};
+    auto options = engine_on("sim:threads=1,memory=24MiB");
+    options.log = std::move(log);
     auto engine = Engine::open(std::move(options));
     REQUIRE(engine);
     auto plan = (*engine)->plan(one_step());
@@ -308,10 +309,10 @@ TEST_CASE("a thousand steps are planned like two") {
   Request r = small_request();
   auto two = (*rig)->prepare(r);
   REQUIRE(two);
-  const Bytes smallest = (*two)->plan.smallest;
+  const Bytes smallest = (*two)->plan().smallest;
   r.steps = 1000;
   auto many = (*rig)->prepare(r);
   REQUIRE(many);
-  CHECK((*many)->plan.smallest == smallest);
+  CHECK((*many)->plan().smallest == smallest);
   CHECK((*many)->stages[1].cost().sweeps == 1000);
 }

@@ -123,15 +123,20 @@ class Chain {
           {{file_, static_cast<std::size_t>(file_->find(block.weights[0].name) - file_->tensors.data())}});
     const auto id = store.add(component);
     REQUIRE(id);
-    Session session(**device, store, {budget, {}, {}, {}});
+    DeviceMemory memory(**device, store, {budget, {}, {}});
+    Session session({&memory}, store, {});
     const std::vector<StageSpec> specs{
         {"chain", *id, std::vector<LaneShape>(lanes, lane_shape({{kWidth, kTokens, 1, 1}})), kSteps}};
     const auto prepared = session.prepare(specs);
     REQUIRE_MESSAGE(prepared, prepared.error().message);
-    Run out{
-        (*prepared)->stages[0].cost(), (*prepared)->plan.stages[0].plan, (*prepared)->backend, (*prepared)->plan.full, 0, {}};
+    Run out{(*prepared)->stages[0].cost(),
+            (*prepared)->plan().stages[0].plan,
+            (*prepared)->backend(),
+            (*prepared)->plan().full,
+            0,
+            {}};
     if (!sweeps) return out;
-    REQUIRE(session.bind(**prepared));
+    REQUIRE(session.bind(**prepared, CancelToken{}));
     {
       const auto runner = session.begin(**prepared, 0, {});
       REQUIRE(runner);
@@ -139,7 +144,7 @@ class Chain {
       for (int s = 0; s < kSteps; ++s) REQUIRE(sweep_once(**runner, (*prepared)->stages[0], inputs, s == 0, [](int) {}));
       out.copied = (*runner)->stats().copied.back();
     }
-    session.end();
+    session.finish(true);
     out.steps = steps_of((*device)->log(), 0, lanes * kBlocks);
     return out;
   }
@@ -182,8 +187,8 @@ Demo demo(float cfg_scale) {
   const auto rig = open(options_of(1e9, std::nullopt));
   const auto prepared = rig->prepare(request_of(cfg_scale));
   REQUIRE(prepared);
-  const Bytes backend = (*prepared)->backend;
-  return {(*prepared)->stages[kDenoise].cost(), (*prepared)->plan.smallest + backend, (*prepared)->plan.full + backend,
+  const Bytes backend = (*prepared)->backend();
+  return {(*prepared)->stages[kDenoise].cost(), (*prepared)->plan().smallest + backend, (*prepared)->plan().full + backend,
           backend};
 }
 
@@ -203,7 +208,7 @@ DemoRun draw(const RigOptions& options, const Request& request) {
   const auto computes = [&](std::size_t s) {
     return (*prepared)->stages[s].blocks() * (*prepared)->stages[s].spec().lanes.size();
   };
-  DemoRun run{{}, (*prepared)->plan.stages[kDenoise].plan, drawn->runs[kDenoise].copied_steady, rig->device().log()};
+  DemoRun run{{}, (*prepared)->plan().stages[kDenoise].plan, drawn->runs[kDenoise].copied_steady, rig->device().log()};
   run.steps = steps_of(run.log, computes(0), computes(kDenoise));
   CHECK(run.copied == run.plan.bytes_per_sweep);
   return run;

@@ -42,11 +42,18 @@ enum class Load {
   lazy,       ///< at first use
 };
 
-/// Options of an engine. Everything has a default: a model path is enough.
-struct EngineOptions {
+/// What a session runs. A model path is enough.
+struct ModelOptions {
   std::string model;   ///< path of a checkpoint
   std::string vae;     ///< a file whose autoencoder takes the checkpoint's place; empty: none
   std::string clip_l;  ///< a file whose text encoder takes the checkpoint's place; empty: none
+  Load load = Load::automatic;
+  bool prefetch = true;                ///< false: at most one streamed block holds memory, copies and compute take turns
+  std::string policy = "interleaved";  ///< or "first-k", "all-streamed", "all-resident": for comparison
+};
+
+/// Options of an engine, and of the model it opens with. Everything has a default: a model path is enough.
+struct EngineOptions : ModelOptions {
   std::string device =
       "cpu";  ///< "cpu", "cpu:threads=2", "sim:memory=24MiB,…" (docs/simulated-device.md), a GPU's name from `devices()`
   Budget device_budget;                ///< this engine's bytes of the device, backend account included; others have their own
@@ -54,9 +61,8 @@ struct EngineOptions {
   std::optional<Bytes> pinned_budget;  ///< how much of those may be pinned; none: half of the host's memory
   Bytes reserve = 256 * MiB;           ///< left free when the budget is automatic; at most an eighth of the device
   Tier tier = Tier::automatic;
-  Load load = Load::automatic;
-  bool prefetch = true;                ///< false: at most one streamed block holds memory, copies and compute take turns
-  std::string policy = "interleaved";  ///< or "first-k", "all-streamed", "all-resident": for comparison
+  std::optional<double> idle_unload_s;  ///< after so many seconds without a request the device is given back, after as many
+                                        ///< again what is kept in host memory; none: never
   LogSink log;
 };
 
@@ -114,7 +120,9 @@ struct StageReport {
 /// A whole request's plan.
 struct PlanReport {
   std::string device;
-  Bytes budget = 0;  ///< bytes allowed, backend included; 0 with `unlimited`
+  bool device_known = false;                ///< whether the device's own report can be believed
+  Bytes device_free = 0, device_total = 0;  ///< as reported now, clamped
+  Bytes budget = 0;                         ///< bytes allowed, backend included; 0 with `unlimited`
   bool unlimited = false;
   Bytes backend = 0;      ///< the backend's own account, inside the budget
   Bytes planned = 0;      ///< arena + backend: what will be taken
@@ -151,22 +159,49 @@ struct Generated {
   std::vector<StageRun> runs;
   Bytes ledger_peak = 0;  ///< highest leased + backend bytes on the device
   Bytes device_limit = 0;
-  Bytes bytes_read = 0;  ///< from files by this request
-  double seconds = 0;    ///< wall clock
+  Bytes bytes_read = 0;                        ///< from files by this request
+  std::uint64_t evictions = 0, demotions = 0;  ///< blocks that left the device for it, with and without a host copy
+  Bytes given_up = 0;                          ///< bytes of them
+  int plans_built = 0;                         ///< 0 when the plan was at hand
+  double seconds = 0;                          ///< wall clock
 };
 
-/// Holds one model on one device. Threads: one request at a time; open several engines for more.
-class Engine {
+/// One model on an engine, with plans, workspaces and caches of its own. When it goes, every byte that only it used goes too.
+/// Threads: one request at a time; several sessions of an engine may be asked from several threads and take turns.
+class ModelSession {
  public:
-  /// Reads headers and registers the components; no weights move yet. All or nothing.
-  /// Errors: those of the file (not_found, corrupt, unsupported), of the device, invalid_argument.
-  static Result<std::unique_ptr<Engine>> open(EngineOptions options);
-  virtual ~Engine() = default;
+  virtual ~ModelSession() = default;
 
   /// The plan `generate` would follow. Errors: over_budget (needed = smallest budget), invalid_argument.
   virtual Result<PlanReport> plan(const Request& request) = 0;
-  /// A picture, or a refusal before step 1. After any error the ledger is as it was and the engine can be used again.
+  /// A picture, or a refusal before step 1. After any error the ledger is as it was and the session can be used again.
   virtual Result<Generated> generate(const Request& request, const ProgressFunction& progress, const CancelToken& cancel) = 0;
+};
+
+/// What is taken of a device now.
+struct DeviceUse {
+  std::string device;
+  std::optional<Bytes> budget;               ///< none: unlimited
+  Bytes zone = 0, residents = 0;             ///< workspace of whichever stage runs; blocks kept
+  Bytes mapped = 0, backend = 0;             ///< weights used in place; the backend's own
+  Bytes host_pageable = 0, host_pinned = 0;  ///< images, staging and caches in host memory
+};
+
+/// A device and everything that shares it. Opens with a model, or without.
+class Engine : public ModelSession {
+ public:
+  /// Reads headers and registers the components; no weights move yet (but with Load::eager). All or nothing.
+  /// Errors: those of the file (not_found, corrupt, unsupported), of the device, invalid_argument.
+  static Result<std::unique_ptr<Engine>> open(EngineOptions options);
+
+  /// Another model beside those that are there. It may outlive the engine. Errors: as open.
+  virtual Result<std::unique_ptr<ModelSession>> add(const ModelOptions& options) = 0;
+  /// Applies from the next request on, and between two steps of one that runs.
+  virtual Status set_budget(const Budget& budget) = 0;
+  /// Gives up everything that can be brought back: device copies and workspaces, and with `host` what is kept in host memory.
+  /// Waits for a request that runs.
+  virtual void unload(bool host) = 0;
+  virtual DeviceUse use() const = 0;
 };
 
 /// One component of a file, for `sluice inspect`.

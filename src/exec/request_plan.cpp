@@ -36,35 +36,50 @@ struct Unplaced {
   Bytes bytes = 0;
 };
 
-// Address for each resident block, from the arena's far end, above `floor` and above its own stage's transient zone; what
-// found none. Blocks used in place come off the budget, not the arena.
-std::optional<Unplaced> place_residents(std::vector<StagePlacement>& stages, std::span<const StageNeed> needs,
-                                        const std::vector<std::size_t>& order, Address floor, Bytes arena,
+// A place for each resident block in `physical` bytes beside what is used in place: shelves first, in the order of who is kept
+// longest; the rest, and the bytes that shelves leave, in the zone above `floor` and above its own stage's transient zone.
+std::optional<Unplaced> place_residents(RequestPlan& plan, std::span<const StageNeed> needs,
+                                        const std::vector<std::size_t>& order, Address floor, Bytes physical,
                                         const std::vector<std::vector<bool>>& in_place) {
-  FreeRanges free(floor, arena, needs[0].cost.chunk);
-  std::optional<Unplaced> unplaced;
+  struct Resident {
+    std::size_t stage = 0;
+    std::uint32_t block = 0;
+    Bytes size = 0;
+  };
+  plan.zone = plan.workspace();
+  plan.shelves = 0;
+  Bytes left = physical - plan.zone;
+  std::vector<Resident> lee;
   for (const std::size_t s : order) {
-    auto& stage = stages[s];
+    auto& stage = plan.stages[s];
     // The first to be given up lies nearest to the transient zone, so it is placed last.
     for (auto it = stage.plan.give_up.rbegin(); it != stage.plan.give_up.rend(); ++it) {
-      const std::uint32_t b = *it;
-      auto& place = stage.places[b];
-      const Bytes size = size_of(needs[s], b);
-      if (in_place[s][b]) {
-        place = {WeightPlace::Kind::mapped, 0};
-        continue;
-      }
-      const auto address = free.take_highest(size, stage.plan.transient);
-      if (address) {
-        place = {WeightPlace::Kind::resident, *address};
+      const Bytes size = size_of(needs[s], *it);
+      if (in_place[s][*it]) {
+        stage.places[*it] = {WeightPlace::Kind::mapped, 0};
+      } else if (size <= left) {
+        stage.places[*it] = {WeightPlace::Kind::resident, WeightPlace::kAnyShelf};
+        left -= size;
+        plan.shelves += size;
       } else {
-        if (!unplaced) unplaced = Unplaced{s, 0};
-        unplaced->bytes += size;
+        lee.push_back({s, *it, size});
       }
     }
-    if (unplaced) return unplaced;
   }
-  return std::nullopt;
+  if (lee.empty()) return std::nullopt;
+  plan.zone += left;
+  FreeRanges free(floor, plan.zone, needs[0].cost.chunk);
+  std::optional<Unplaced> unplaced;
+  for (const auto& [s, block, size] : lee) {
+    if (unplaced && unplaced->stage != s) break;
+    if (const auto address = free.take_highest(size, plan.stages[s].plan.transient)) {
+      plan.stages[s].places[block] = {WeightPlace::Kind::resident, *address};
+    } else {
+      if (!unplaced) unplaced = Unplaced{s, 0};
+      unplaced->bytes += size;
+    }
+  }
+  return unplaced;
 }
 
 void place_streamed(StagePlacement& stage, const StageCost& cost) {
@@ -72,47 +87,37 @@ void place_streamed(StagePlacement& stage, const StageCost& cost) {
   for (const Copy& c : stage.plan.copies) stage.places[c.block] = {WeightPlace::Kind::streamed, c.address};
 }
 
-Bytes transient_of(const std::vector<StagePlacement>& stages) {
-  Bytes most = 0;
-  for (const auto& s : stages) most = std::max(most, s.plan.transient);
-  return most;
-}
-
-// Everything stays: the arena it takes and the plan, or nothing when it exceeds `budget`.
-Result<RequestPlan> plan_all_resident(std::span<const StageNeed> needs, std::vector<StagePlanner>& planners, Bytes budget,
-                                      Bytes arena) {
+// Everything stays: what that takes and the plan.
+Result<RequestPlan> plan_all_resident(std::span<const StageNeed> needs, std::vector<StagePlanner>& planners) {
   RequestPlan plan;
-  std::vector<std::vector<bool>> in_place;
   for (std::size_t s = 0; s < needs.size(); ++s) {
     SLUICE_ASSIGN(auto stage, planners[s].plan(UINT64_MAX, {.policy = Policy::all_resident}));
     plan.stages.push_back({std::move(stage), {}});
     place_streamed(plan.stages.back(), needs[s].cost);
-    in_place.push_back(needs[s].mappable);
-  }
-  const auto order = most_sweeps_first(needs);
-  const Bytes transient = transient_of(plan.stages);
-  Bytes physical = 0;
-  for (std::size_t s = 0; s < needs.size(); ++s) {
-    for (std::size_t b = 0; b < needs[s].cost.blocks.size(); ++b) {
-      (needs[s].mappable[b] ? plan.mapped : physical) += size_of(needs[s], b);
+    for (const std::uint32_t b : plan.stages[s].plan.give_up) {
+      const bool mapped = needs[s].mappable[b];
+      plan.stages[s].places[b] =
+          mapped ? WeightPlace{WeightPlace::Kind::mapped, 0} : WeightPlace{WeightPlace::Kind::resident, WeightPlace::kAnyShelf};
+      (mapped ? plan.mapped : plan.shelves) += size_of(needs[s], b);
     }
   }
-  // Chunk ends can waste a little: grow by what found no place until everything has one.
-  plan.arena = std::max(arena, transient + physical);
-  while (const auto unplaced = place_residents(plan.stages, needs, order, transient, plan.arena, in_place))
-    plan.arena += unplaced->bytes;
-  plan.full = plan.arena + plan.mapped;
-  if (plan.full > budget) return fail(Code::over_budget, "not everything can stay", plan.full, budget);
+  plan.zone = plan.workspace();
+  plan.full = plan.taken();
   return plan;
 }
 
 }  // namespace
 
-Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget, Bytes arena, const PlanOptions& options) {
+Bytes RequestPlan::workspace() const {
+  Bytes most = 0;
+  for (const auto& s : stages) most = std::max(most, s.plan.transient);
+  return most;
+}
+
+Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget, const PlanOptions& options) {
   if (needs.empty()) return fail(Code::invalid_argument, "a request without stages");
   if (options.max_in_flight < 1) return fail(Code::invalid_argument, "max_in_flight must be at least 1");
   const Bytes alignment = needs[0].cost.alignment;
-  arena &= ~(alignment - 1);
   std::vector<StagePlanner> planners;
   std::vector<Bytes> least;
   for (const auto& need : needs) {
@@ -121,7 +126,7 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
     planners.push_back(std::move(planner));
   }
   Bytes smallest = *std::max_element(least.begin(), least.end());
-  SLUICE_ASSIGN(auto everything, plan_all_resident(needs, planners, UINT64_MAX, 0));
+  SLUICE_ASSIGN(auto everything, plan_all_resident(needs, planners));
   const Bytes full = everything.full;
   // Where hardly anything is streamed, keeping it may pack better than streaming it.
   if (options.policy != Policy::all_streamed) smallest = std::min(smallest, full);
@@ -130,17 +135,12 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
   }
   if (options.policy == Policy::all_resident || (full <= budget && options.policy != Policy::all_streamed)) {
     if (full > budget) return fail(Code::over_budget, "everything is to stay, and does not fit", full, budget);
-    if (arena > everything.arena && arena + everything.mapped <= budget) {
-      SLUICE_ASSIGN(everything, plan_all_resident(needs, planners, budget, arena));
-      everything.full = full;
-    }
     everything.smallest = smallest;
     return everything;
   }
 
   const auto order = most_sweeps_first(needs);
-  // An arena that is there already and large enough is kept, so that residents keep their places from request to request.
-  const Bytes total = std::min(budget, std::max(full, arena)) & ~(alignment - 1);
+  const Bytes total = std::min(budget, full) & ~(alignment - 1);
   // What a stage may plan with at most; it shrinks when chunk ends keep its residents from being placed.
   std::vector<Bytes> limits(needs.size(), total);
   for (;;) {
@@ -180,7 +180,7 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
     }
     // In-place blocks leave the arena as long as every stage's transient zone still fits what remains.
     std::vector<std::vector<bool>> in_place;
-    const Bytes must = std::max(transient_of(plan.stages), smallest);
+    const Bytes must = std::max(plan.workspace(), smallest);
     for (std::size_t s = 0; s < needs.size(); ++s) in_place.emplace_back(needs[s].cost.blocks.size(), false);
     for (const std::size_t s : order) {
       for (auto it = plan.stages[s].plan.give_up.rbegin(); it != plan.stages[s].plan.give_up.rend(); ++it) {
@@ -191,9 +191,8 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
         }
       }
     }
-    plan.arena = total - plan.mapped;
     const Bytes main_transient = plan.stages[order[0]].plan.transient;
-    const auto unplaced = place_residents(plan.stages, needs, order, main_transient, plan.arena, in_place);
+    const auto unplaced = place_residents(plan, needs, order, main_transient, total - plan.mapped, in_place);
     if (!unplaced) return plan;
     limits[unplaced->stage] = rooms[unplaced->stage] - std::min(rooms[unplaced->stage], unplaced->bytes);
   }

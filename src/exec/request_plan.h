@@ -22,20 +22,25 @@ struct StagePlacement {
   std::vector<WeightPlace> places;  ///< per block
 };
 
-/// A whole request planned at once: all stages share one arena. Transient zones start at address 0; residents of all components
-/// lie towards the far end, each at an address of its own, so a stage whose transient zone is larger than what the residents
-/// leave takes just the nearest ones' places.
+/// A whole request planned at once. Stages work from address 0 of one zone, one after another; residents of all components lie
+/// on shelves, outside of it, as far as there is room, and else in the zone's far part, in the lee of stages that need less
+/// than the largest: a stage that works over them takes just the nearest ones' places.
 struct RequestPlan {
   std::vector<StagePlacement> stages;
-  Bytes arena = 0;     ///< bytes to allocate
+  Bytes zone = 0;      ///< bytes of the zone
+  Bytes shelves = 0;   ///< bytes of residents outside of it
   Bytes mapped = 0;    ///< budget bytes of blocks used in place
-  Bytes smallest = 0;  ///< smallest budget (arena + mapped) that works, exact; every larger one works too
+  Bytes smallest = 0;  ///< smallest budget that works, exact; every larger one works too
   Bytes full = 0;      ///< budget from which every block of every stage is resident
+
+  Bytes taken() const { return zone + shelves + mapped; }
+  /// What some stage works over, from the zone's start.
+  Bytes workspace() const;
 };
 
 /// Plans a request in `budget` bytes (backend account already taken off). The stage that sweeps most chooses first; stages that
-/// sweep once stream, and keep between requests what fits beside. `arena`: the size of one that exists already (0: none); it is
-/// kept when it is large enough and allowed. Pure. Errors: over_budget with needed = smallest; whatever plan_stage refuses.
-Result<RequestPlan> plan_request(std::span<const StageNeed> stages, Bytes budget, Bytes arena, const PlanOptions& options);
+/// sweep once stream, and keep between requests what fits beside. Pure. Errors: over_budget with needed = smallest; whatever
+/// plan_stage refuses.
+Result<RequestPlan> plan_request(std::span<const StageNeed> stages, Bytes budget, const PlanOptions& options);
 
 }  // namespace sluice

@@ -7,7 +7,10 @@
 namespace sluice {
 namespace {
 // Two prompt lengths and two sizes at hand; more are rebuilt (milliseconds).
-constexpr std::size_t kCachedPlans = 4;
+constexpr std::size_t kPlansKept = 4;
+// Embeddings of a few prompts; some hundred kilobytes each.
+constexpr std::size_t kCacheEntries = 16;
+constexpr Bytes kUnlimited = Bytes{1} << 60;
 
 // The planner refuses what no buffer can hold by number; here blocks have names.
 Status check_buffers(const Stage& stage, const StageNeed& need, const std::string& device) {
@@ -23,185 +26,290 @@ Status check_buffers(const Stage& stage, const StageNeed& need, const std::strin
   }
   return {};
 }
+
+std::vector<ComponentId> components_of(const Prepared::Part& part, const std::vector<StageSpec>& specs) {
+  std::vector<ComponentId> components;
+  for (const std::size_t s : part.stages) components.push_back(specs[s].component);
+  return components;
+}
+
 }  // namespace
 
-Session::Session(Device& device, WeightStore& store, SessionOptions options)
-    : device_(device),
+Session::Session(std::vector<DeviceMemory*> memories, WeightStore& store, SessionOptions options)
+    : memories_(std::move(memories)),
       store_(store),
       options_(std::move(options)),
-      variants_(options_.variants.value_or(variants_for(ggml_backend_buft_get_device(device.buffer_type())))),
-      share_(device.ledger(), options_.budget) {}
+      cache_(store.host_ledger(), kCacheEntries),
+      claims_(memories_.size(), 0) {
+  for (DeviceMemory* memory : memories_)
+    variants_.push_back(options_.variants.value_or(variants_for(ggml_backend_buft_get_device(memory->device().buffer_type()))));
+}
 
 Session::~Session() { release(); }
 
-void Session::for_each_block(const std::function<void(BlockId)>& visit) const {
-  for (std::uint32_t c = 0; c < store_.components(); ++c) {
-    for (std::uint32_t b = 0; b < store_.model(c).blocks.size(); ++b) visit({c, b});
-  }
+void Session::measure(Prepared::Part& part, const std::vector<StageSpec>& specs) const {
+  const DeviceMemory& memory = *memories_[part.device];
+  const auto budget = memory.budget();
+  part.aside = memory.set_aside(part.backend, components_of(part, specs));
+  part.capacity = budget;
+  if (budget) part.capacity = *budget - std::min(*budget, part.aside);
 }
 
-void Session::set_budget(std::optional<Bytes> budget) {
-  if (budget == options_.budget) return;
-  release();
-  options_.budget = budget;
-  share_.set_limit(budget);
-}
-
-void Session::release() {
-  end();
-  cache_.clear();
-  for_each_block([&](BlockId id) { store_.give_up(id); });
-  arena_.reset();
-  staging_.reset();
-  staging_lease_ = {};
+bool Session::outdated(const Prepared& prepared) const {
+  return std::any_of(prepared.parts.begin(), prepared.parts.end(), [&](const auto& part) {
+    Prepared::Part now = {part.device, part.stages, {}, part.backend, {}, 0};
+    measure(now, prepared.specs);
+    const auto moved = [&](std::size_t s) { return store_.device_of(prepared.specs[s].component) != part.device; };
+    return now.capacity != part.capacity || std::any_of(part.stages.begin(), part.stages.end(), moved);
+  });
 }
 
 Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
-  const auto found = std::find_if(cache_.begin(), cache_.end(), [&](const auto& p) { return p->specs == specs; });
-  if (found != cache_.end()) {
-    std::rotate(found, found + 1, cache_.end());
-    return cache_.back().get();
+  const auto found =
+      std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p->specs == specs && !outdated(*p); });
+  if (found != plans_.end()) {
+    std::rotate(found, found + 1, plans_.end());
+    return plans_.back().get();
   }
   auto prepared = std::make_unique<Prepared>();
   prepared->specs = specs;
-  std::vector<StageNeed> needs;
-  std::vector<ggml_cgraph*> graphs;
-  for (const auto& spec : specs) {
-    auto stage = Stage::build(spec, store_, device_, variants_);
+  for (std::size_t s = 0; s < specs.size(); ++s) {
+    const std::size_t device = store_.device_of(specs[s].component);
+    auto stage = Stage::build(specs[s], store_, memories_[device]->device(), variants_[device]);
     if (!stage) return fail(std::move(stage).error());
-    StageNeed need{stage->cost(), spec.component, {}};
-    for (std::uint32_t b = 0; b < stage->blocks(); ++b) need.mappable.push_back(store_.mappable({spec.component, b}));
-    SLUICE_TRY(check_buffers(*stage, need, device_.info().name));
-    needs.push_back(std::move(need));
-    prepared->holds.push_back(store_.hold(spec.component));
     prepared->stages.push_back(std::move(*stage));
-    for (ggml_cgraph* g : prepared->stages.back().distinct_graphs()) graphs.push_back(g);
-  }
-  SLUICE_ASSIGN(prepared->backend, device_.measure_backend(graphs));
-  const Bytes unlimited = Bytes{1} << 60;
-  const Bytes budget = options_.budget.value_or(unlimited);
-  const Bytes rest = budget - std::min(budget, prepared->backend);
-  auto plan = plan_request(needs, rest, arena_ ? arena_->size() : 0, options_.plan);
-  if (!plan) {
-    Error e = std::move(plan).error();
-    if (e.code == Code::over_budget && e.needed > 0) {
-      e.needed += prepared->backend;
-      e.available = budget;
+    auto part = std::find_if(prepared->parts.begin(), prepared->parts.end(), [&](auto& p) { return p.device == device; });
+    if (part == prepared->parts.end()) {
+      prepared->parts.push_back({});
+      part = prepared->parts.end() - 1;
+      part->device = device;
     }
-    return fail(std::move(e));
+    prepared->part_of.push_back(static_cast<std::size_t>(part - prepared->parts.begin()));
+    prepared->index_in.push_back(part->stages.size());
+    part->stages.push_back(s);
   }
-  prepared->plan = std::move(*plan);
-  ++counters_.plans_built;
-  if (cache_.size() >= kCachedPlans) cache_.erase(cache_.begin());
-  cache_.push_back(std::move(prepared));
-  return cache_.back().get();
-}
-
-Status Session::bind(Prepared& prepared) {
-  if (prepared.arena_seen != 0) return {};
-  if (!arena_ || arena_->size() < prepared.plan.arena ||
-      (options_.budget && arena_->size() + prepared.plan.mapped + prepared.backend > *options_.budget)) {
-    if (arena_)
-      options_.log(LogLevel::info, "arena: {} becomes {}", format_bytes(arena_->size()), format_bytes(prepared.plan.arena));
-    // Stages bound in the old arena go with it.
-    std::erase_if(cache_, [&](const auto& p) { return p.get() != &prepared; });
-    for_each_block([&](BlockId id) { store_.give_up(id); });
-    arena_.reset();
-    SLUICE_TRY(share_.set_backend(prepared.backend));
-    auto arena = Arena::open(device_, prepared.plan.arena);
-    if (!arena) return fail(std::move(arena).error());
-    arena_.emplace(std::move(*arena));
-    ++counters_.arenas_opened;
-  }
-  // What another plan uses in place is booked; this plan may need those bytes for its arena, so that plan is made again when it
-  // is due.
-  if (std::any_of(cache_.begin(), cache_.end(),
-                  [&](const auto& p) { return p.get() != &prepared && p->arena_seen != 0 && p->plan.mapped > 0; })) {
-    std::erase_if(cache_, [&](const auto& p) { return p.get() != &prepared && p->plan.mapped > 0; });
-    for_each_block([&](BlockId id) {
-      if (!store_.resident(id)) store_.give_up(id);
-    });
-  }
-  SLUICE_TRY(share_.set_backend(std::max(share_.backend(), prepared.backend)));
-  // Staging for images that are put together at each use, as large as the largest of any registered component. Before
-  // binding: a request that was refused its staging is not bound, and may try again.
-  Bytes largest = 0;
-  for_each_block([&](BlockId id) {
-    if (store_.needs_staging(id)) largest = std::max(largest, store_.layout(id).size);
-  });
-  if (largest > 0 && (!staging_ || staging_->bytes().size() < largest)) {
-    staging_.reset();
-    staging_lease_ = {};
-    SLUICE_ASSIGN(staging_lease_, store_.host_ledger().reserve(Use::staging, largest));
-    SLUICE_ASSIGN(staging_, device_.allocate_host(largest));
-  }
-  for (std::size_t s = 0; s < prepared.stages.size(); ++s) {
-    auto done = prepared.stages[s].bind(prepared.plan.stages[s].plan, prepared.plan.stages[s].places, *arena_, store_);
-    if (!done) {
-      // A half-bound request cannot be bound again.
-      Error e = std::move(done).error();
-      std::erase_if(cache_, [&](const auto& p) { return p.get() == &prepared; });
+  prepared->generation.assign(specs.size(), -1);
+  for (auto& part : prepared->parts) {
+    Device& device = memories_[part.device]->device();
+    std::vector<StageNeed> needs;
+    std::vector<ggml_cgraph*> graphs;
+    for (const std::size_t s : part.stages) {
+      const Stage& stage = prepared->stages[s];
+      StageNeed need{stage.cost(), specs[s].component, {}};
+      for (std::uint32_t b = 0; b < stage.blocks(); ++b) need.mappable.push_back(store_.mappable({specs[s].component, b}));
+      SLUICE_TRY(check_buffers(stage, need, device.info().name));
+      needs.push_back(std::move(need));
+      for (ggml_cgraph* g : stage.distinct_graphs()) graphs.push_back(g);
+    }
+    SLUICE_ASSIGN(part.backend, device.measure_backend(graphs));
+    measure(part, specs);
+    auto plan = plan_request(needs, part.capacity.value_or(kUnlimited), options_.plan);
+    if (!plan) {
+      Error e = std::move(plan).error();
+      if (e.code == Code::over_budget && e.needed > 0) {
+        e.needed += part.aside;
+        e.available = memories_[part.device]->budget().value_or(kUnlimited);
+      }
       return fail(std::move(e));
     }
+    part.plan = std::move(*plan);
   }
-  prepared.arena_seen = arena_->size();
+  for (const auto& spec : specs)
+    if (std::find(used_.begin(), used_.end(), spec.component) == used_.end()) used_.push_back(spec.component);
+  ++counters_.plans_built;
+  if (plans_.size() >= kPlansKept) plans_.erase(plans_.begin());
+  plans_.push_back(std::move(prepared));
+  return plans_.back().get();
+}
+
+DeviceMemory::Need Session::need_of(const Prepared& prepared, const Prepared::Part& part, const std::vector<bool>& skip) const {
+  const DeviceMemory& memory = *memories_[part.device];
+  DeviceMemory::Need need;
+  need.zone = part.plan.zone;
+  need.workspace = part.plan.workspace();
+  need.backend = part.backend;
+  need.components = components_of(part, prepared.specs);
+  auto order = part.stages;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return prepared.specs[a].sweeps > prepared.specs[b].sweeps; });
+  for (const std::size_t s : order) {
+    const StagePlacement& placement = prepared.placement(s);
+    const auto& give_up = placement.plan.give_up;
+    for (auto b = give_up.rbegin(); b != give_up.rend(); ++b) {
+      using Where = DeviceMemory::Wanted::Where;
+      const BlockId id{prepared.specs[s].component, *b};
+      const WeightPlace& place = placement.places[*b];
+      // What does not run keeps what it has and is brought nothing.
+      if (!skip.empty() && skip[s] && !memory.resident(id)) continue;
+      const Where where = place.kind == WeightPlace::Kind::mapped ? Where::booked
+                          : place.any_shelf()                     ? Where::shelf
+                                                                  : Where::zone;
+      need.wanted.push_back({id, prepared.stages[s].cost().blocks[*b].weights, where, place.address});
+    }
+  }
+  return need;
+}
+
+std::vector<WeightPlace> Session::places_of(const Prepared& prepared, std::size_t stage) const {
+  const DeviceMemory& memory = *memories_[prepared.parts[prepared.part_of[stage]].device];
+  auto places = prepared.placement(stage).places;
+  for (std::uint32_t b = 0; b < places.size(); ++b) {
+    if (places[b].kind != WeightPlace::Kind::resident) continue;
+    // A block that the plan puts into the zone may be on a shelf already, and has a place there that is as good.
+    const auto place = memory.place({prepared.specs[stage].component, b});
+    if (places[b].any_shelf() || (place && Arena::on_shelf(*place))) places[b].address = place.value_or(places[b].address);
+  }
+  return places;
+}
+
+Status Session::bind_stage(Prepared& prepared, std::size_t s) {
+  const std::size_t device = prepared.parts[prepared.part_of[s]].device;
+  const Arena& arena = memories_[device]->arena();
+  auto places = places_of(prepared, s);
+  Stage& stage = prepared.stages[s];
+  if (stage.bound()) {
+    if (prepared.generation[s] == arena.generation() && stage.places() == places) return {};
+    // Tensors are bound once: what lies elsewhere now gets new ones.
+    SLUICE_ASSIGN(stage, Stage::build(prepared.specs[s], store_, memories_[device]->device(), variants_[device]));
+  }
+  prepared.generation[s] = -1;
+  auto done = stage.bind(prepared.placement(s).plan, std::move(places), arena, store_);
+  if (!done) {
+    // A half-bound stage cannot be bound again.
+    Error e = std::move(done).error();
+    std::erase_if(plans_, [&](const auto& p) { return p.get() == &prepared; });
+    return fail(std::move(e));
+  }
+  prepared.generation[s] = arena.generation();
   return {};
 }
 
-void Session::lend(const Prepared& prepared, std::size_t s) {
-  const StagePlan& plan = prepared.plan.stages[s].plan;
-  Bytes weights = 0;
-  for (std::size_t i = 0; i < prepared.stages.size(); ++i) {
-    const auto& places = prepared.plan.stages[i].places;
-    for (std::size_t b = 0; b < places.size(); ++b) {
-      if (places[b].kind == WeightPlace::Kind::resident) weights += prepared.stages[i].cost().blocks[b].weights;
-    }
+Status Session::reserve_staging(Prepared& prepared, Prepared::Part& part) {
+  Bytes largest = 0;
+  for (const std::size_t s : part.stages) {
+    const ComponentId component = prepared.specs[s].component;
+    for (std::uint32_t b = 0; b < prepared.stages[s].blocks(); ++b)
+      if (store_.needs_staging({component, b})) largest = std::max(largest, store_.layout({component, b}).size);
   }
-  // Slots, state and workspace share bytes over time; shared bytes are booked once, in this order.
-  Bytes left = plan.transient;
-  const auto take = [&](Use use, Bytes bytes) {
-    const Bytes n = std::min(bytes, left);
-    left -= n;
-    if (n > 0) lent_.push_back(arena_->lease().lend(use, std::min(n, arena_->lease().size())));
-  };
-  take(Use::slots, plan.slot_bytes);
-  take(Use::state, plan.state_bytes);
-  take(Use::workspace, left);
-  const Bytes kept = std::min(weights, arena_->lease().size());
-  if (kept > 0) lent_.push_back(arena_->lease().lend(Use::weights, kept));
+  auto done = memories_[part.device]->reserve_staging(largest);
+  if (!done && cache_.drop()) done = memories_[part.device]->reserve_staging(largest);
+  return done;
 }
 
-Result<std::unique_ptr<SweepRunner>> Session::begin(Prepared& prepared, std::size_t s, const CancelToken& cancel) {
+Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::vector<bool>& skip) {
+  if (turns_.empty()) {
+    // Always in the order of the devices, so that two requests never wait for each other.
+    std::vector<std::size_t> devices;
+    for (const auto& part : prepared.parts) devices.push_back(part.device);
+    std::sort(devices.begin(), devices.end());
+    brought_.clear();
+    before_.clear();
+    for (const std::size_t d : devices) {
+      SLUICE_ASSIGN(auto turn, memories_[d]->take_turn(cancel));
+      turns_.push_back(std::move(turn));
+      before_.push_back({d, claims_[d]});
+    }
+    // From here on nothing of these components moves but by this request.
+    for (const auto& spec : prepared.specs) holds_.push_back(store_.hold(spec.component));
+  }
+  for (auto& part : prepared.parts) {
+    DeviceMemory& memory = *memories_[part.device];
+    const auto need = need_of(prepared, part, skip);
+    std::vector<BlockId> fresh;
+    for (const auto& want : need.wanted)
+      if (!memory.resident(want.block)) fresh.push_back(want.block);
+    SLUICE_TRY(memory.admit(need));
+    for (const BlockId id : fresh) brought_.emplace_back(part.device, id);
+    claims_[part.device] = need.zone;
+    memory.claim_zone(this, need.zone);
+    SLUICE_TRY(reserve_staging(prepared, part));
+  }
+  for (std::size_t s = 0; s < prepared.stages.size(); ++s)
+    if (skip.empty() || !skip[s]) SLUICE_TRY(bind_stage(prepared, s));
+  return {};
+}
+
+Result<std::unique_ptr<SweepRunner>> Session::begin(Prepared& prepared, std::size_t s, const CancelToken& cancel, int sweeps) {
   end();
   Stage& stage = prepared.stages[s];
-  const StagePlacement& placement = prepared.plan.stages[s];
-  const auto give_up = [&](BlockId id, const char* why) {
-    options_.log(LogLevel::debug, "give up {} of {}: {}", store_.model(id.component).blocks[id.block].name,
-                 store_.model(id.component).name, why);
-    counters_.given_up += store_.layout(id).size;
-    store_.give_up(id);
-  };
+  const Prepared::Part& part = prepared.parts[prepared.part_of[s]];
+  DeviceMemory& memory = *memories_[part.device];
+  const StagePlan& plan = stage.plan();
   // Only what lies where this stage works goes; everything else stays for the next request.
-  for (const BlockId id : store_.residents_in(0, placement.plan.transient)) give_up(id, "its place becomes workspace");
-  for (std::uint32_t b = 0; b < placement.places.size(); ++b) {
-    const WeightPlace& place = placement.places[b];
+  memory.clear_zone(0, plan.transient, Leaving::workspace);
+  for (std::uint32_t b = 0; b < stage.blocks(); ++b) {
+    const WeightPlace& place = stage.places()[b];
+    if (place.kind != WeightPlace::Kind::resident || Arena::on_shelf(place.address)) continue;
     const BlockId id{stage.spec().component, b};
-    const auto at = store_.resident(id);
-    if (at && (place.kind != WeightPlace::Kind::resident || *at != place.address)) give_up(id, "the plan places it elsewhere");
-    if (place.kind != WeightPlace::Kind::resident || store_.resident(id)) continue;
-    for (const BlockId other : store_.residents_in(place.address, place.address + store_.layout(id).size))
-      give_up(other, "its place is taken");
+    if (memory.resident(id) == place.address) continue;
+    memory.give_up(id, Leaving::room);
+    memory.clear_zone(place.address, place.address + stage.cost().blocks[b].weights, Leaving::room);
   }
-  lend(prepared, s);
-  return std::make_unique<SweepRunner>(device_, store_, stage, staging_ ? staging_->bytes() : std::span<std::byte>{},
-                                       stage.spec().sweeps, cancel);
+  memory.touch(stage.spec().component);
+  // Slots, state and workspace share bytes over time; shared bytes are booked once, in this order.
+  Bytes left = plan.transient;
+  const auto lend = [&](Use use, Bytes bytes) {
+    memory.lend(use, std::min(bytes, left));
+    left -= std::min(bytes, left);
+  };
+  lend(Use::slots, plan.slot_bytes);
+  lend(Use::state, plan.state_bytes);
+  lend(Use::workspace, left);
+  Bytes weights = 0;
+  for (const auto& occupant : memory.occupants())
+    if (!occupant.booked && !occupant.cache) weights += occupant.size;
+  memory.lend(Use::weights, weights);
+  running_on_ = part.device;
+  return std::make_unique<SweepRunner>(memory, store_, stage, sweeps > 0 ? sweeps : stage.spec().sweeps, cancel);
 }
 
-void Session::end() {
-  if (arena_) {
-    for (auto& lease : lent_) arena_->lease().take_back(std::move(lease));
+void Session::end() { memories_[running_on_]->take_back_lent(); }
+
+void Session::finish(bool done) {
+  if (turns_.empty()) return;
+  end();
+  if (!done) {
+    for (const auto& [device, id] : brought_) memories_[device]->give_up(id, Leaving::room);
+    for (const Before& before : before_) {
+      claims_[before.device] = before.claim;
+      memories_[before.device]->claim_zone(this, before.claim);
+    }
   }
-  lent_.clear();
+  brought_.clear();
+  for (const Before& before : before_) memories_[before.device]->trim();
+  before_.clear();
+  holds_.clear();
+  turns_.clear();
+}
+
+void Session::forget_plans() {
+  cache_.drop();
+  plans_.clear();
+}
+
+void Session::release() {
+  finish(false);
+  forget_plans();
+  for (const ComponentId component : used_) {
+    if (!store_.in_use(component)) memories_[store_.device_of(component)]->forget(component);
+  }
+  used_.clear();
+  for (std::size_t d = 0; d < memories_.size(); ++d) {
+    claims_[d] = 0;
+    memories_[d]->claim_zone(this, 0);
+  }
+}
+
+Status Session::place(ComponentId component, std::size_t device) {
+  if (device >= memories_.size())
+    return fail(Code::invalid_argument, fmt::format("there is no device {}: {} are open", device, memories_.size()));
+  const std::size_t from = store_.device_of(component);
+  if (from == device) return {};
+  std::erase_if(plans_, [&](const auto& p) {
+    return std::any_of(p->specs.begin(), p->specs.end(), [&](const auto& spec) { return spec.component == component; });
+  });
+  if (!store_.in_use(component)) memories_[from]->forget(component);
+  return store_.place(component, device);
 }
 
 }  // namespace sluice

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,77 +8,116 @@
 
 #include "exec/request_plan.h"
 #include "exec/sweep.h"
+#include "residency/device_memory.h"
+#include "residency/host_cache.h"
 
 namespace sluice {
 
-/// What a session plans within.
+/// What a session plans with.
 struct SessionOptions {
-  std::optional<Bytes> budget;  ///< device bytes, backend account included; none: unlimited
   PlanOptions plan;
-  std::optional<Variants> variants;  ///< none: the device's own table
+  std::optional<Variants> variants;  ///< none: each device's own table
   LogSink log;
+  /// Brings the devices' budgets up to date with what their drivers report. Asked before each request and between sweeps.
+  std::function<Status()> follow;
 };
 
-/// A request's stages with their graphs and plan; what `plan` prints and `begin` runs.
+/// A request's stages with their graphs and plans; what `plan` prints and `begin` runs.
 struct Prepared {
+  /// What runs on one device.
+  struct Part {
+    std::size_t device = 0;           ///< index into the session's devices
+    std::vector<std::size_t> stages;  ///< indices, in order
+    RequestPlan plan;                 ///< parallel to `stages`
+    Bytes backend = 0;                ///< the backend's account, margin included
+    std::optional<Bytes> capacity;    ///< what it was planned in; none: unlimited
+    Bytes aside = 0;                  ///< bytes of the budget that were not the plan's to use
+  };
   std::vector<StageSpec> specs;
   std::vector<Stage> stages;
-  RequestPlan plan;
-  Bytes backend = 0;                     ///< measured, margin included
-  Bytes arena_seen = 0;                  ///< arena size the stages are bound in; 0: not bound
-  std::vector<WeightStore::Hold> holds;  ///< the components whose tensors the graphs refer to stay registered
+  std::vector<Part> parts;
+  std::vector<std::size_t> part_of;   ///< per stage
+  std::vector<std::size_t> index_in;  ///< per stage: its index in its part
+  std::vector<int> generation;        ///< per stage: of the arena it is bound in
+
+  /// Of the first device, where all of it runs on one.
+  const RequestPlan& plan() const { return parts[0].plan; }
+  Bytes backend() const { return parts[0].backend; }
+  const StagePlacement& placement(std::size_t stage) const { return parts[part_of[stage]].plan.stages[index_in[stage]]; }
 };
 
-/// Runs stages of one weight store on one device: owns the arena, keeps plans by shapes, makes room between stages. Several
-/// sessions may share a device's ledger, each with a budget of its own that the others do not change.
-/// Threads: one. After any error the ledger holds what it held before the request (arena and residents), and the next request
-/// works.
+/// Runs stages of a weight store's components, each on its component's device: keeps plans by shapes and budget, holds the
+/// device while a request runs. Several sessions share devices and store; closing one returns every byte that only it used.
+/// Threads: one. After any error the ledgers hold what they held before the request, and the next request works.
 class Session {
  public:
-  Session(Device& device, WeightStore& store, SessionOptions options);
+  /// `memories`: one per device of the store, in its order. All outlive the session.
+  Session(std::vector<DeviceMemory*> memories, WeightStore& store, SessionOptions options);
   ~Session();
 
-  /// Builds (or finds) graphs and plan for these stages; nothing is allocated on the device.
+  /// Builds (or finds) graphs and plans for these stages; nothing is allocated on a device.
   /// Errors: over_budget with needed = the smallest budget (backend included) and available = the budget.
   Result<Prepared*> prepare(const std::vector<StageSpec>& specs);
-  /// Allocates the arena if need be and binds every stage: all memory of the request is there before its first step.
-  Status bind(Prepared& prepared);
-  /// Makes room for a stage of a bound request and gives its runner. The runner must go before the next `begin`.
-  Result<std::unique_ptr<SweepRunner>> begin(Prepared& prepared, std::size_t stage, const CancelToken& cancel);
+  /// Takes the devices, makes room and binds every stage: all memory of the request is there before its first step. Stages in
+  /// `skip` will not run: nothing is loaded for them. Followed by `finish`, whatever comes. Errors: over_budget, device_oom,
+  /// cancelled (while waiting for another request).
+  Status bind(Prepared& prepared, const CancelToken& cancel, const std::vector<bool>& skip = {});
+  /// Readies a stage of a bound request and gives its runner. The runner must go before the next `begin`. `sweeps`: how many
+  /// there will be; 0: as specified.
+  Result<std::unique_ptr<SweepRunner>> begin(Prepared& prepared, std::size_t stage, const CancelToken& cancel, int sweeps = 0);
   /// Ends a stage: its lent bytes go back to the arena.
   void end();
+  /// Ends a request: the devices are free for others. Where it failed, what it had loaded and allocated is given back.
+  void finish(bool done);
 
-  /// Gives up every device copy and the arena: the ledger reads zero.
+  /// Whether a device's budget is another than `prepared` was planned in. To be asked between sweeps, after `end`: then
+  /// `prepare` and `bind` again and go on; the bits stay.
+  bool outdated(const Prepared& prepared) const;
+  /// SessionOptions::follow.
+  Status follow() const { return options_.follow ? options_.follow() : Status{}; }
+
+  /// Forgets plans and caches, not device copies. Not while a request runs.
+  void forget_plans();
+  /// Gives up every device copy of the session's components, its plans and caches. Not while a request runs.
   void release();
+  /// Forgets plans and copies of a component and re-places it. Errors: those of WeightStore::place.
+  Status place(ComponentId component, std::size_t device);
 
   struct Counters {
     int plans_built = 0;
-    int arenas_opened = 0;
-    Bytes given_up = 0;
   };
   Counters counters() const { return counters_; }
   const SessionOptions& options() const { return options_; }
-  /// Device bytes that the session has taken and may use again: its arena and what its backend took; 0 without an arena.
-  Bytes held() const { return arena_ ? arena_->size() + share_.backend() : 0; }
-  /// The operator variants every graph is built with.
-  const Variants& variants() const { return variants_; }
-  /// A new budget applies from the next `prepare` on; cached plans for other budgets are forgotten.
-  void set_budget(std::optional<Bytes> budget);
+  /// The operator variants every graph on a device is built with.
+  const Variants& variants(std::size_t device = 0) const { return variants_[device]; }
+  DeviceMemory& memory(std::size_t device = 0) { return *memories_[device]; }
+  /// Results kept between requests.
+  HostCache& cache() { return cache_; }
 
  private:
-  void for_each_block(const std::function<void(BlockId)>& visit) const;
-  void lend(const Prepared& prepared, std::size_t stage);
+  void measure(Prepared::Part& part, const std::vector<StageSpec>& specs) const;
+  DeviceMemory::Need need_of(const Prepared& prepared, const Prepared::Part& part, const std::vector<bool>& skip) const;
+  std::vector<WeightPlace> places_of(const Prepared& prepared, std::size_t stage) const;
+  Status bind_stage(Prepared& prepared, std::size_t stage);
+  Status reserve_staging(Prepared& prepared, Prepared::Part& part);
 
-  Device& device_;
+  std::vector<DeviceMemory*> memories_;
   WeightStore& store_;
   SessionOptions options_;
-  Variants variants_;
-  Share share_;  // of the device's ledger
-  std::optional<Arena> arena_;
-  std::vector<std::unique_ptr<Prepared>> cache_;  // most recently used last
-  std::vector<Lease> lent_;
-  Lease staging_lease_;  // on the store's host ledger; before the buffer, so returned after it
-  std::unique_ptr<HostBuffer> staging_;
+  std::vector<Variants> variants_;
+  HostCache cache_;
+  std::vector<std::unique_ptr<Prepared>> plans_;  // most recently used last
+  std::vector<ComponentId> used_;                 // components it has planned with
+  std::vector<DeviceMemory::Turn> turns_;         // while a request runs, as are the holds
+  std::vector<WeightStore::Hold> holds_;
+  std::size_t running_on_ = 0;  // the device of the stage that runs
+  struct Before {
+    std::size_t device = 0;
+    Bytes claim = 0;
+  };
+  std::vector<Before> before_;                            // the zones of the request's devices before it
+  std::vector<std::pair<std::size_t, BlockId>> brought_;  // device, block: given places by this request
+  std::vector<Bytes> claims_;                             // per device
   Counters counters_;
 };
 

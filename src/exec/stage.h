@@ -22,6 +22,10 @@ struct StageSpec {
 struct WeightPlace {
   enum class Kind { none, streamed, resident, mapped } kind = Kind::none;
   Address address = 0;  ///< of the image, in the arena; not for none and mapped
+  bool operator==(const WeightPlace&) const = default;
+  /// In a plan: a resident whose shelf is found when the request is admitted.
+  static constexpr Address kAnyShelf = UINT64_MAX;
+  bool any_shelf() const { return kind == Kind::resident && address == kAnyShelf; }
 };
 
 /// The graphs of a stage's lanes, what they cost, and, once bound, where everything lies.

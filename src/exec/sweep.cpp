@@ -12,9 +12,19 @@ namespace {
 constexpr std::chrono::milliseconds kCancelPoll{20};
 }  // namespace
 
-SweepRunner::SweepRunner(Device& device, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps,
-                         const CancelToken& cancel)
-    : device_(device), store_(store), stage_(stage), staging_(staging), sweeps_(sweeps), cancel_(cancel) {
+void SweepStats::append(const SweepStats& later) {
+  // A runner that was ended early has room for sweeps that it did not do.
+  const auto done = static_cast<std::ptrdiff_t>(std::min(later.sweep_s.size(), later.copied.size()));
+  copied.insert(copied.end(), later.copied.begin(), later.copied.begin() + done);
+  sweep_s.insert(sweep_s.end(), later.sweep_s.begin(), later.sweep_s.end());
+  wait_s += later.wait_s;
+  copied_total += later.copied_total;
+  start = later.start;
+  end = later.end;
+}
+
+SweepRunner::SweepRunner(DeviceMemory& memory, WeightStore& store, Stage& stage, int sweeps, const CancelToken& cancel)
+    : memory_(memory), device_(memory.device()), store_(store), stage_(stage), sweeps_(sweeps), cancel_(cancel) {
   const std::size_t n = stage.blocks();
   block_end_.assign(2 * n, 0);
   copied_sweep_.assign(n, -1);
@@ -34,7 +44,7 @@ SweepRunner::SweepRunner(Device& device, WeightStore& store, Stage& stage, std::
       const Copy* c = streamed[b];
       jobs_.push_back({b, false, c->after_previous_sweep ? 0 : c->after_block + 1, 0});
       any = true;
-    } else if (place.kind == WeightPlace::Kind::resident && store.resident({stage.spec().component, b}) != place.address) {
+    } else if (place.kind == WeightPlace::Kind::resident && memory.resident({stage.spec().component, b}) != place.address) {
       jobs_.push_back({b, true, 0, 0});
       loading_[b] = true;
       any = true;
@@ -100,7 +110,7 @@ void SweepRunner::link_loop() {
     const Bytes bytes = store_.layout({stage_.spec().component, job->block}).size;
     stats_.copied[static_cast<std::size_t>(job->sweep)] += bytes;
     stats_.copied_total += bytes;
-    if (job->resident) store_.set_resident({stage_.spec().component, job->block}, stage_.places()[job->block].address);
+    if (job->resident) memory_.set_resident({stage_.spec().component, job->block}, stage_.places()[job->block].address);
     changed_.notify_all();
   }
 }
@@ -110,7 +120,7 @@ Result<Moment> SweepRunner::copy(const Job& job, Moment not_before) {
   const auto doing = [&] {
     return fmt::format("{}, copying block {}", stage_.spec().name, stage_.model().blocks[job.block].name);
   };
-  auto image = store_.fetch(id, staging_, stop_copies_);
+  auto image = store_.fetch(id, memory_.staging(), stop_copies_);
   if (!image) return fail_while(doing(), std::move(image).error());
   const BlockLayout& layout = store_.layout(id);
   if (layout.raw) {

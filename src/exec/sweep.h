@@ -10,6 +10,7 @@
 #include "base/cancel.h"
 #include "base/named_thread.h"
 #include "exec/stage.h"
+#include "residency/device_memory.h"
 
 namespace sluice {
 
@@ -20,6 +21,8 @@ struct SweepStats {
   std::vector<Bytes> copied;    ///< bytes over the link for each sweep's blocks
   double wait_s = 0;            ///< compute waiting for copies, all sweeps
   Bytes copied_total = 0;
+  /// Joins what a later run of the same stage did.
+  void append(const SweepStats& later);
 };
 
 /// Runs a bound stage: one link thread copies blocks in the order they are needed, across the end of one sweep into the next;
@@ -27,10 +30,9 @@ struct SweepStats {
 /// here. Lifetime: one per run of a stage; the destructor stops and joins the link thread. Use from one thread.
 class SweepRunner {
  public:
-  /// `staging`: host memory for images that are put together at each use; at least the largest image, or empty if none needs
-  /// it. `sweeps`: how many there will be, so that the last one prefetches nothing.
-  SweepRunner(Device& device, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps,
-              const CancelToken& cancel);
+  /// `memory`: of the stage's device; its staging buffer is as large as the largest image that needs one. `sweeps`: how many
+  /// there will be, so that the last one prefetches nothing.
+  SweepRunner(DeviceMemory& memory, WeightStore& store, Stage& stage, int sweeps, const CancelToken& cancel);
   ~SweepRunner();
   SweepRunner(const SweepRunner&) = delete;
   SweepRunner& operator=(const SweepRunner&) = delete;
@@ -60,10 +62,10 @@ class SweepRunner {
   Result<Moment> copy(const Job& job, Moment not_before);
   void fail_with(Error error);
 
+  DeviceMemory& memory_;
   Device& device_;
   WeightStore& store_;
   Stage& stage_;
-  std::span<std::byte> staging_;
   const int sweeps_;
   CancelToken cancel_;
   CancelToken stop_copies_;

@@ -11,6 +11,7 @@ namespace sluice::golden {
 
 Rig::~Rig() {
   session.reset();
+  memory.reset();
   store.reset();
 }
 
@@ -18,9 +19,8 @@ Result<Rig> open_rig(const Setup& setup) {
   Rig rig;
   SLUICE_ASSIGN(rig.device, open_device(setup.device));
   rig.store = std::make_unique<WeightStore>(*rig.device, WeightStore::Options{});
-  SessionOptions options;
-  options.budget = setup.budget;
-  rig.session = std::make_unique<Session>(*rig.device, *rig.store, options);
+  rig.memory = std::make_unique<DeviceMemory>(*rig.device, *rig.store, DeviceMemory::Options{setup.budget, {}, {}});
+  rig.session = std::make_unique<Session>(std::vector<DeviceMemory*>{rig.memory.get()}, *rig.store, SessionOptions{});
   return rig;
 }
 
@@ -56,13 +56,13 @@ ComponentSpec spec_of(const char* name, const Component& component) {
 Result<std::vector<LaneOutputs>> run_once(Session& session, const std::vector<StageSpec>& specs,
                                           const std::vector<LaneInputs>& lanes) {
   SLUICE_ASSIGN(Prepared* const prepared, session.prepare(specs));
-  SLUICE_TRY(session.bind(*prepared));
   const auto sweep = [&]() -> Result<std::vector<LaneOutputs>> {
+    SLUICE_TRY(session.bind(*prepared, CancelToken{}));
     SLUICE_ASSIGN(const auto runner, session.begin(*prepared, 0, CancelToken{}));
     return sweep_once(*runner, prepared->stages[0], lanes, true, [](int) {});
   };
   auto outputs = sweep();
-  session.end();
+  session.finish(outputs.has_value());
   return outputs;
 }
 
@@ -86,13 +86,14 @@ Result<std::vector<LaneOutputs>> run_network(const Setup& setup, const char* nam
   Bytes smallest = 0, full = 0;
   if (setup.sweep) {
     SLUICE_ASSIGN(Prepared* const prepared, rig.session->prepare(specs));
-    const auto report = plan_report(*prepared, *rig.store, *rig.device, rig.session->options().budget);
+    const auto report = plan_report(*prepared, *rig.store, *rig.session);
     smallest = report.smallest;
     full = report.full;
   }
   std::vector<LaneOutputs> first;
   for (const auto budget : budgets_for(setup, smallest, full)) {
-    rig.session->set_budget(budget);
+    rig.session->release();
+    rig.memory->set_budget(budget);
     rig.device->ledger().reset_peak();  // what opening the device and the budget before took
     SLUICE_ASSIGN(auto outputs, run_once(*rig.session, specs, lanes));
     if (budget && rig.device->ledger().report().peak > *budget) {

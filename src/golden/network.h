@@ -15,6 +15,7 @@ namespace sluice::golden {
 struct Rig {
   std::unique_ptr<Device> device;
   std::unique_ptr<WeightStore> store;
+  std::unique_ptr<DeviceMemory> memory;
   std::unique_ptr<Session> session;  // last: goes first
   ~Rig();
   Rig() = default;

@@ -81,13 +81,14 @@ Result<std::vector<Measured>> run_pipeline_sd1(const Case& one, const Setup& set
   if (setup.sweep) {
     SLUICE_ASSIGN(const auto specs, TextToImage(*model, *rig.store, *rig.session).stages(settings));
     SLUICE_ASSIGN(Prepared* const prepared, rig.session->prepare(specs));
-    const auto report = plan_report(*prepared, *rig.store, *rig.device, rig.session->options().budget);
+    const auto report = plan_report(*prepared, *rig.store, *rig.session);
     smallest = report.smallest;
     full = report.full;
   }
   Trace first;
   for (const auto budget : budgets_for(setup, smallest, full)) {
-    rig.session->set_budget(budget);
+    rig.session->release();
+    rig.memory->set_budget(budget);
     rig.device->ledger().reset_peak();
     SLUICE_ASSIGN(auto trace, draw(*model, rig, settings));
     if (const auto peak = rig.device->ledger().report().peak; budget && peak > *budget) {

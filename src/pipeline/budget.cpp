@@ -36,22 +36,22 @@ Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& 
   return std::optional<Bytes>(ours - std::min(keep, ours));
 }
 
-Status follow_memory(const Budget& budget, Device& device, Bytes reserve, Session& session) {
+Status follow_memory(const Budget& budget, Bytes reserve, DeviceMemory& memory) {
   if (budget.kind == Budget::Kind::bytes) return {};
-  const MemoryView memory = device.memory();
-  if (!memory.known) return {};
-  const Bytes held = session.held();
-  SLUICE_ASSIGN(const auto now, resolve_budget(budget, device, held, reserve));
-  const auto& before = session.options().budget;
+  const MemoryView view = memory.device().memory();
+  if (!view.known) return {};
+  const Bytes held = memory.taken();
+  SLUICE_ASSIGN(const auto now, resolve_budget(budget, memory.device(), held, reserve));
+  const auto before = memory.budget();
   // Free memory flutters. Half of what is to stay free takes that up, so what is or will be taken fits all the same.
-  const Bytes keep = automatic_reserve(reserve, memory.total);
+  const Bytes keep = automatic_reserve(reserve, view.total);
   const Bytes flutter = (budget.kind == Budget::Kind::leave_free ? std::min(keep, budget.value) : keep) / 2;
   const bool changed = [&] {
     if (!before) return true;
     const Bytes taken = held > 0 ? held : *before;
     return taken > *now + flutter || *now < *before - *before / 4 || *now > *before + *before / 4;
   }();
-  if (changed) session.set_budget(now);
+  if (changed) memory.set_budget(now);
   return {};
 }
 

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "device/device.h"
-#include "exec/session.h"
+#include "residency/device_memory.h"
 #include "sluice/engine.h"
 
 namespace sluice {
@@ -18,10 +18,10 @@ Bytes automatic_reserve(Bytes reserve, Bytes total);
 /// where the total is unknown).
 Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& device, Bytes held, Bytes reserve);
 
-/// Moves a session's budget with the device's memory, asked before each request: down as soon as what is held eats up half of
-/// what is to stay free, or a quarter less can be had; up only for a gain of a quarter, since a new budget loads everything
-/// anew. A budget in bytes stays, and so does any other while the device's report cannot be believed. Errors: those of
+/// Moves a device's budget with its memory, asked before each request and between sweeps: down as soon as what is held eats up
+/// half of what is to stay free, or a quarter less can be had; up only for a gain of a quarter, since a new budget loads
+/// blocks anew. A budget in bytes stays, and so does any other while the device's report cannot be believed. Errors: those of
 /// resolve_budget.
-Status follow_memory(const Budget& budget, Device& device, Bytes reserve, Session& session);
+Status follow_memory(const Budget& budget, Bytes reserve, DeviceMemory& memory);
 
 }  // namespace sluice

@@ -19,18 +19,27 @@ BlockPlace place_of(const Block& block, Bytes weights, const WeightPlace& place,
 
 }  // namespace
 
-PlanReport plan_report(const Prepared& prepared, const WeightStore& store, const Device& device, std::optional<Bytes> budget) {
+PlanReport plan_report(const Prepared& prepared, const WeightStore& store, Session& session) {
   PlanReport report;
-  report.device = device.info().name;
+  const auto most = std::max_element(prepared.specs.begin(), prepared.specs.end(),
+                                     [](const auto& a, const auto& b) { return a.sweeps < b.sweeps; });
+  const Prepared::Part& part = prepared.parts[prepared.part_of[static_cast<std::size_t>(most - prepared.specs.begin())]];
+  const DeviceMemory& memory = session.memory(part.device);
+  const auto budget = memory.budget();
+  const MemoryView view = memory.device().memory();
+  report.device = memory.device().info().name;
+  report.device_known = view.known;
+  report.device_free = view.free;
+  report.device_total = view.total;
   report.budget = budget.value_or(0);
   report.unlimited = !budget;
-  report.backend = prepared.backend;
-  report.planned = prepared.plan.arena + prepared.plan.mapped + prepared.backend;
-  report.smallest = prepared.plan.smallest + prepared.backend;
-  report.full = prepared.plan.full + prepared.backend;
+  report.backend = part.backend;
+  report.planned = part.plan.taken() + part.backend;
+  report.smallest = part.plan.smallest + part.backend;
+  report.full = part.plan.full + part.backend;
   for (std::size_t s = 0; s < prepared.stages.size(); ++s) {
     const Stage& stage = prepared.stages[s];
-    const StagePlacement& placement = prepared.plan.stages[s];
+    const StagePlacement& placement = prepared.placement(s);
     const StagePlan& plan = placement.plan;
     StageReport r;
     r.name = stage.spec().name;

@@ -5,7 +5,8 @@
 
 namespace sluice {
 
-/// A prepared request's plan in the public form. `smallest` and `full` include the backend account.
-PlanReport plan_report(const Prepared& prepared, const WeightStore& store, const Device& device, std::optional<Bytes> budget);
+/// A prepared request's plan in the public form. Bytes are those of the device that sweeps most; `smallest` and `full` include
+/// its backend account.
+PlanReport plan_report(const Prepared& prepared, const WeightStore& store, Session& session);
 
 }  // namespace sluice

@@ -107,32 +107,70 @@ Result<Drawn> TextToImage::draw(const Settings& settings, const ProgressFunction
   SLUICE_TRY(check_start_noise(settings));
   SLUICE_TRY(store_.check_sources());
   SLUICE_ASSIGN(const auto specs, stages(settings));
-  SLUICE_ASSIGN(Prepared* const prepared, session_.prepare(specs));
-  SLUICE_TRY(session_.bind(*prepared));
-  share_.clear();
-  double all = 0;
-  for (const auto& stage : prepared->stages) {
-    double seconds = 0;
-    for (const auto& block : stage.cost().blocks) seconds += block.compute_s * stage.cost().sweeps;
-    share_.push_back(seconds);
-    all += seconds;
-  }
-  for (double& s : share_) s = all > 0 ? s / all : 1.0 / static_cast<double>(share_.size());
+  SLUICE_TRY(session_.follow());
   Drawn drawn;
   drawn.runs.resize(3);
-  const auto run_all = [&]() -> Status {
-    SLUICE_ASSIGN(const Context context, encode(*prepared, settings, watch, cancel, drawn.runs[kEncode]));
-    SLUICE_TRY(denoise(*prepared, settings, context, watch, cancel, drawn, drawn.runs[kDenoise]));
+  const auto make = [&]() -> Status {
+    SLUICE_ASSIGN(Prepared * prepared, session_.prepare(specs));
+    auto context = remembered(settings);
+    std::vector<bool> skip(specs.size(), false);
+    skip[kEncode] = context.has_value();
+    SLUICE_TRY(session_.bind(*prepared, cancel, skip));
+    share_.assign(specs.size(), 0);
+    double all = 0;
+    for (std::size_t s = 0; s < specs.size(); ++s) {
+      if (skip[s]) continue;
+      const StageCost& cost = prepared->stages[s].cost();
+      for (const auto& block : cost.blocks) share_[s] += block.compute_s * cost.sweeps;
+      all += share_[s];
+    }
+    for (double& s : share_) s = all > 0 ? s / all : 1.0 / static_cast<double>(share_.size());
+    drawn.runs[kEncode].name = kStageNames[kEncode];
+    if (!context) {
+      SLUICE_ASSIGN(context, encode(*prepared, settings, cancel, drawn.runs[kEncode]));
+      remember(settings, *context);
+    }
+    if (watch.context) watch.context(context->cond, context->uncond);
+    SLUICE_TRY(denoise(prepared, settings, *context, watch, cancel, drawn, drawn.runs[kDenoise]));
     return decode(*prepared, watch, cancel, drawn, drawn.runs[kDecode]);
   };
-  const Status done = run_all();
-  session_.end();
+  const Status done = make();
+  session_.finish(done.has_value());
   if (!done) return fail(done.error());
   return drawn;
 }
 
-Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Settings& s, const Watch& watch,
-                                                 const CancelToken& cancel, StageRun& run) {
+namespace {
+/// Everything that a prompt's embedding depends on.
+std::string context_name(ComponentId text, const Request& r, const std::string& prompt, std::size_t chunks) {
+  return fmt::format("{} {} {} {} {}", text, r.clip_skip, r.emphasis, chunks, prompt);
+}
+}  // namespace
+
+std::optional<TextToImage::Context> TextToImage::remembered(const Settings& s) {
+  const Tokens t = tokens(s);
+  Context context;
+  const auto recall = [&](bool needed, const std::string& prompt, std::size_t chunks, std::vector<float>& out) {
+    if (!needed) return true;
+    const auto* values = session_.cache().find(context_name(model_.text, s.request, prompt, chunks));
+    if (values) out = *values;
+    return values != nullptr;
+  };
+  if (!recall(s.passes.cond, s.request.prompt, t.cond.count(), context.cond)) return std::nullopt;
+  if (!recall(s.passes.uncond, s.request.negative_prompt, t.uncond.count(), context.uncond)) return std::nullopt;
+  return context;
+}
+
+void TextToImage::remember(const Settings& s, const Context& context) {
+  const Tokens t = tokens(s);
+  HostCache& cache = session_.cache();
+  if (s.passes.cond) cache.put(context_name(model_.text, s.request, s.request.prompt, t.cond.count()), context.cond);
+  if (s.passes.uncond)
+    cache.put(context_name(model_.text, s.request, s.request.negative_prompt, t.uncond.count()), context.uncond);
+}
+
+Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Settings& s, const CancelToken& cancel,
+                                                 StageRun& run) {
   Stage& stage = prepared.stages[kEncode];
   const Tokens t = tokens(s);
   std::vector<LaneInputs> inputs;
@@ -165,13 +203,11 @@ Result<TextToImage::Context> TextToImage::encode(Prepared& prepared, const Setti
   };
   if (s.passes.cond) SLUICE_TRY(join(t.cond, 0, context.cond));
   if (s.passes.uncond) SLUICE_TRY(join(t.uncond, t.cond.count(), context.uncond));
-  if (watch.context) watch.context(context.cond, context.uncond);
   return context;
 }
 
-Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context& context, const Watch& watch,
+Status TextToImage::denoise(Prepared*& prepared, const Settings& s, const Context& context, const Watch& watch,
                             const CancelToken& cancel, Drawn& drawn, StageRun& run) {
-  Stage& stage = prepared.stages[kDenoise];
   const NoiseTable& table = NoiseTable::stable_diffusion();
   SLUICE_ASSIGN(const Schedule schedule, make_schedule(s.schedule, table, s.request.steps));
   const auto images = static_cast<std::size_t>(s.request.batch);
@@ -194,7 +230,7 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
 
   // Lanes: image by image, conditional before unconditional.
   const auto& values = model_.parts.denoiser.values;
-  const auto& inputs = stage.model().inputs;
+  const auto& inputs = model_.parts.denoiser.component.model->inputs;
   std::vector<LaneInputs> lanes(images * passes, LaneInputs(inputs.size()));
   const auto slot = [&](Value v) {
     return static_cast<std::size_t>(std::find_if(inputs.begin(), inputs.end(), [&](const Input& i) { return i.value == v; }) -
@@ -211,8 +247,11 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
     lane[t_slot].resize(static_cast<std::size_t>(model_.parts.denoiser.config.model_channels));
   }
 
-  SLUICE_ASSIGN(const auto runner, session_.begin(prepared, kDenoise, cancel));
-  const int blocks = static_cast<int>(stage.blocks());
+  SLUICE_ASSIGN(auto runner, session_.begin(*prepared, kDenoise, cancel));
+  const int blocks = static_cast<int>(prepared->stages[kDenoise].blocks());
+  SweepStats stats;        // of the runners before this one
+  bool first = true;       // the lanes' constants are not there yet
+  bool keep_plan = false;  // the budget is too small to plan anew: what is taken is kept
   int sweeps = 0;
   std::vector<float> guided(elements);
   report(kDenoise, 0, s.request.steps, 0, runner.get());
@@ -226,11 +265,30 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
         timestep_embedding(t, lanes[i * passes + p][t_slot]);
       }
     }
-    auto outputs = sweep_once(*runner, stage, lanes, sweeps == 0, [&](int done) {
+    SLUICE_TRY(session_.follow());
+    if (sweeps > 0 && !keep_plan && session_.outdated(*prepared)) {
+      // All that crosses a sweep's end is in host memory, so the rest may run by another plan.
+      stats.append(runner->stats());
+      runner.reset();
+      session_.end();
+      auto another = session_.prepare(prepared->specs);
+      if (another) {
+        SLUICE_TRY(session_.bind(**another, cancel, {true, false, false}));
+        prepared = *another;
+      } else if (another.error().code == Code::over_budget) {
+        keep_plan = true;
+      } else {
+        return fail(std::move(another).error());
+      }
+      SLUICE_ASSIGN(runner, session_.begin(*prepared, kDenoise, cancel, s.request.steps - sweeps));
+      first = true;
+    }
+    auto outputs = sweep_once(*runner, prepared->stages[kDenoise], lanes, first, [&](int done) {
       report(kDenoise, done == blocks ? sweeps + 1 : sweeps, s.request.steps,
              (sweeps + static_cast<double>(done) / blocks) / s.request.steps, runner.get());
     });
     if (!outputs) return fail_while(fmt::format("step {}", sweeps + 1), std::move(outputs).error());
+    first = false;
     for (std::size_t i = 0; i < images; ++i) {
       const auto query = samplers[i]->next();
       const std::vector<float>* cond = s.passes.cond ? &(*outputs)[i * passes][0] : nullptr;
@@ -247,7 +305,8 @@ Status TextToImage::denoise(Prepared& prepared, const Settings& s, const Context
     ++sweeps;
   }
   for (auto& sampler : samplers) drawn.latents.emplace_back(sampler->latent().begin(), sampler->latent().end());
-  run = run_of("denoise", runner->stats());
+  stats.append(runner->stats());
+  run = run_of("denoise", stats);
   return {};
 }
 

@@ -51,9 +51,12 @@ class TextToImage {
   struct Context {
     std::vector<float> cond, uncond;
   };
-  Result<Context> encode(Prepared& prepared, const Settings& settings, const Watch& watch, const CancelToken& cancel,
-                         StageRun& run);
-  Status denoise(Prepared& prepared, const Settings& settings, const Context& context, const Watch& watch,
+  /// What the text encoder said of these prompts in this session before, or nothing.
+  std::optional<Context> remembered(const Settings& settings);
+  void remember(const Settings& settings, const Context& context);
+  Result<Context> encode(Prepared& prepared, const Settings& settings, const CancelToken& cancel, StageRun& run);
+  /// `prepared` is another plan afterwards where the budget changed in between.
+  Status denoise(Prepared*& prepared, const Settings& settings, const Context& context, const Watch& watch,
                  const CancelToken& cancel, Drawn& drawn, StageRun& run);
   Status decode(Prepared& prepared, const Watch& watch, const CancelToken& cancel, Drawn& drawn, StageRun& run);
   /// `part`: how much of the stage is done, 0…1.

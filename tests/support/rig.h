@@ -53,7 +53,13 @@ class Rig {
   SimDevice& device() { return *sim_; }
   Device& any_device() { return *device_; }
   WeightStore& store() { return store_; }
+  DeviceMemory& memory() { return memory_; }
   Session& session() { return session_; }
+  /// As a budget that was other from the start.
+  void set_budget(std::optional<Bytes> budget) {
+    session_.release();
+    memory_.set_budget(budget);
+  }
   LoadedModel& model() { return *model_; }
 
   Result<Prepared*> prepare(const Request& request) {
@@ -76,14 +82,25 @@ class Rig {
   Rig(std::unique_ptr<Device> device, const RigOptions& options)
       : device_(std::move(device)),
         store_(*device_, {options.tier, std::nullopt, {}}),
-        session_(*device_, store_, {options.budget, options.plan, {}, {}}) {}
+        memory_(*device_, store_, {options.budget, {}, {}}),
+        session_({&memory_}, store_, {options.plan, {}, {}, {}}) {}
 
   std::unique_ptr<Device> device_;
   SimDevice* sim_ = nullptr;
   std::unique_ptr<LoadedModel> model_;  // before the store, which refers to its models
   WeightStore store_;
+  DeviceMemory memory_;
   Session session_;
 };
+
+/// The demo model on a device; `budget` automatic where not said.
+inline EngineOptions engine_on(const std::string& device, Budget budget = {}) {
+  EngineOptions options;
+  options.model = kDemoModel;
+  options.device = device;
+  options.device_budget = budget;
+  return options;
+}
 
 /// The request every placement test draws: 32×32, two steps, guided.
 inline Request small_request() {

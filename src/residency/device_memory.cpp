@@ -1,0 +1,545 @@
+#include "residency/device_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <thread>
+#include <tuple>
+
+namespace sluice {
+namespace {
+
+// A cancel wakes nobody, so whoever waits for the device looks at it this often.
+constexpr std::chrono::milliseconds kCancelPoll{20};
+// Drivers may free late: this often and this many times it is looked whether they have.
+constexpr std::chrono::milliseconds kLateFreePoll{10};
+constexpr int kLateFreePolls = 10;
+// Shelves are this part of what there is, so that the parts which can be given back are small and the buffers few.
+constexpr Bytes kShelfParts = 16;
+constexpr std::size_t kFewShelves = 24;
+constexpr Bytes kUnlimited = Bytes{1} << 60;
+
+}  // namespace
+
+std::string_view leaving_name(Leaving why) {
+  switch (why) {
+    case Leaving::room: return "another block is to have its place";
+    case Leaving::workspace: return "its place becomes workspace";
+    case Leaving::pressure: return "the budget became smaller";
+    case Leaving::idle: return "nothing was asked for a while";
+    case Leaving::closed: return "its component went";
+  }
+  return "";
+}
+
+DeviceMemory::DeviceMemory(Device& device, WeightStore& store, Options options)
+    : device_(device),
+      store_(store),
+      options_(std::move(options)),
+      share_(device.ledger(), options_.budget),
+      budget_(options_.budget),
+      arena_(device) {}
+
+DeviceMemory::~DeviceMemory() { take_back_lent(); }
+
+void DeviceMemory::end_turn() {
+  const std::lock_guard lock(turn_mutex_);
+  turn_taken_ = false;
+  turn_changed_.notify_one();
+}
+
+Result<DeviceMemory::Turn> DeviceMemory::take_turn(const CancelToken& cancel) {
+  std::unique_lock lock(turn_mutex_);
+  while (turn_taken_) {
+    if (cancel.cancelled()) return fail(Code::cancelled, "cancelled while waiting for " + device_.info().name);
+    turn_changed_.wait_for(lock, kCancelPoll);
+  }
+  turn_taken_ = true;
+  return Turn(this);
+}
+
+std::optional<Bytes> DeviceMemory::budget() const {
+  const std::lock_guard lock(mutex_);
+  return budget_;
+}
+
+void DeviceMemory::set_budget(std::optional<Bytes> budget) {
+  const std::lock_guard lock(mutex_);
+  budget_ = budget;
+  share_.set_limit(budget);
+}
+
+Bytes DeviceMemory::taken() const {
+  const std::lock_guard lock(mutex_);
+  Bytes bytes = arena_.size() + share_.backend();
+  for (const auto& [block, lease] : booked_) bytes += lease.size();
+  return bytes;
+}
+
+Bytes DeviceMemory::zone() const {
+  const std::lock_guard lock(mutex_);
+  return arena_.zone();
+}
+
+bool DeviceMemory::can_leave(BlockId block) const {
+  if (is_cache(block)) return true;
+  return !store_.held(block) && !store_.has_flag(block, BlockFlag::merged) && !store_.has_flag(block, BlockFlag::row_split);
+}
+
+Bytes DeviceMemory::set_aside(Bytes backend, const std::vector<ComponentId>& own) const {
+  const std::lock_guard lock(mutex_);
+  Bytes off = std::max(backend, share_.backend());
+  std::set<Address> whole;
+  for (const Occupant& o : list()) {
+    if (can_leave(o.block) || std::find(own.begin(), own.end(), o.block.component) != own.end()) continue;
+    if (Arena::on_shelf(o.at))
+      whole.insert(o.at / Arena::kShelf * Arena::kShelf);
+    else
+      off += o.size;
+  }
+  for (const auto& shelf : arena_.shelves())
+    if (whole.contains(shelf.base)) off += shelf.size;
+  return off;
+}
+
+std::vector<DeviceMemory::Occupant> DeviceMemory::list() const {
+  std::vector<Occupant> all;
+  for (const auto& place : places_.all())
+    all.push_back({place.block, place.at, place.size, place.loaded, false, is_cache(place.block)});
+  for (const auto& [block, lease] : booked_) all.push_back({block, 0, lease.size(), true, true, false});
+  return all;
+}
+
+std::vector<DeviceMemory::Occupant> DeviceMemory::occupants() const {
+  const std::lock_guard lock(mutex_);
+  return list();
+}
+
+bool DeviceMemory::again(const Occupant& o, const std::map<BlockId, Wanted>& wanted) {
+  const auto plan = wanted.find(o.block);
+  return !o.booked && plan != wanted.end() && plan->second.where == Wanted::Where::shelf;
+}
+
+std::vector<DeviceMemory::Occupant> DeviceMemory::in_order(const std::vector<ComponentId>& mine,
+                                                           const std::map<BlockId, Wanted>& wanted,
+                                                           std::vector<RoomOccupant>& stay) const {
+  enum Rank { idle_booking, cache, streamed, with_host_copy, demotion, own_elsewhere, own };
+  using Key = std::tuple<Rank, std::uint64_t, std::uint32_t>;
+  std::vector<std::pair<Key, Occupant>> leaving;
+  for (const Occupant& o : list()) {
+    if (!o.booked && !Arena::on_shelf(o.at)) continue;  // the zone is worked over; who lies there goes by place, not by order
+    const auto plan = wanted.find(o.block);
+    const bool its = std::find(mine.begin(), mine.end(), o.block.component) != mine.end();
+    const bool as_planned =
+        plan != wanted.end() && plan->second.where == (o.booked ? Wanted::Where::booked : Wanted::Where::shelf);
+    if (!can_leave(o.block) || (as_planned && o.booked)) {
+      stay.push_back({o.at, o.size, o.booked});
+      continue;
+    }
+    const Rank rank = as_planned                      ? own
+                      : o.booked                      ? idle_booking
+                      : plan != wanted.end()          ? own_elsewhere
+                      : o.cache                       ? cache
+                      : its                           ? streamed
+                      : store_.has_host_copy(o.block) ? with_host_copy
+                                                      : demotion;
+    const auto used = used_.find(o.block.component);
+    leaving.push_back({{rank, used == used_.end() ? 0 : used->second, UINT32_MAX - o.block.block}, o});
+  }
+  std::sort(leaving.begin(), leaving.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Occupant> order;
+  for (const auto& [key, o] : leaving) order.push_back(o);
+  return order;
+}
+
+RoomQuestion DeviceMemory::question(Bytes capacity, Bytes zone) const {
+  RoomQuestion q;
+  q.capacity = capacity;
+  q.zone = zone;
+  q.largest = arena_.chunk_size();
+  q.shelf_goal = std::min(capacity / kShelfParts, q.largest);
+  q.shelves_at_most = kFewShelves + static_cast<std::size_t>(2 * std::min<Bytes>(capacity / q.largest, 1'000'000));
+  q.shelves = arena_.shelves();
+  return q;
+}
+
+/// What `admit` is going to do.
+struct DeviceMemory::Decision {
+  Bytes zone = 0;
+  std::vector<Occupant> leave;         // in order
+  std::vector<std::size_t> to_shelve;  // indices into Need::wanted, parallel to the answer's places
+  RoomAnswer room;
+};
+
+Result<DeviceMemory::Decision> DeviceMemory::decide(const Need& need) const {
+  const Bytes backend = std::max(need.backend, share_.backend());
+  const Bytes capacity = budget_ ? *budget_ - std::min(*budget_, backend) : kUnlimited;
+  for (const auto& place : places_.overlapping(0, need.workspace)) {
+    if (!can_leave(place.block))
+      return fail(Code::over_budget, fmt::format("block '{}' of {} is held where the request has to work: release it first",
+                                                 store_.model(place.block.component).blocks[place.block.block].name,
+                                                 store_.model(place.block.component).name));
+  }
+  Decision d;
+  std::map<BlockId, Wanted> wanted;
+  Bytes booked = 0;
+  RoomQuestion q = question(capacity, std::max(arena_.zone(), need.zone));
+  for (std::size_t w = 0; w < need.wanted.size(); ++w) {
+    const Wanted& want = need.wanted[w];
+    wanted.emplace(want.block, want);
+    const auto place = places_.find(want.block);
+    if (want.where == Wanted::Where::booked) {
+      if (!booked_.contains(want.block)) booked += want.size;
+    } else if (want.where == Wanted::Where::shelf && !(place && Arena::on_shelf(place->at))) {
+      d.to_shelve.push_back(w);
+      q.wanted.push_back(want.size);
+    }
+  }
+  q.booked = booked;
+  std::vector<RoomOccupant> stay;
+  d.leave = in_order(need.components, wanted, stay);
+  std::vector<RoomOccupant> leave;
+  for (const Occupant& o : d.leave) leave.push_back({o.at, o.size, o.booked, again(o, wanted)});
+
+  // Without anybody leaving; then with the zone no larger than needed; then making room.
+  q.stay = stay;
+  q.stay.insert(q.stay.end(), leave.begin(), leave.end());
+  for (const Bytes zone : {q.zone, need.zone}) {
+    q.zone = zone;
+    if (auto room = make_room(q)) {
+      d.zone = zone;
+      d.leave.clear();
+      d.room = *std::move(room);
+      return d;
+    }
+  }
+  q.stay = std::move(stay);
+  q.leave = std::move(leave);
+  d.zone = need.zone;
+  SLUICE_ASSIGN(d.room, make_room(q));
+  for (const std::size_t i : d.room.given_up) {
+    if (!again(d.leave[i], wanted)) continue;
+    const auto at = std::find_if(need.wanted.begin(), need.wanted.end(),
+                                 [&](const Wanted& want) { return want.block == d.leave[i].block; });
+    d.to_shelve.push_back(static_cast<std::size_t>(at - need.wanted.begin()));
+  }
+  return d;
+}
+
+void DeviceMemory::leave(BlockId block, Leaving why, bool moves) {
+  const auto place = places_.find(block);
+  const auto booking = booked_.find(block);
+  const auto tell = [&](Move::Kind kind, Bytes size) {
+    if (options_.on_move) options_.on_move({kind, block, size, why});
+  };
+  if (booking != booked_.end()) {
+    tell(Move::Kind::unbooked, booking->second.size());
+    booked_.erase(booking);
+    store_.drop_mapped(block);
+  }
+  if (!place) return;
+  places_.erase(block);
+  arena_.discard(place->at, place->size);
+  if (is_cache(block)) {
+    ++counters_.caches_dropped;
+    tell(Move::Kind::cache_dropped, place->size);
+    return;
+  }
+  if (!place->loaded) return;
+  if (moves) {
+    tell(Move::Kind::moved, place->size);
+    return;
+  }
+  const bool demotion = !store_.has_host_copy(block);
+  ++(demotion ? counters_.demotions : counters_.evictions);
+  counters_.given_up += place->size;
+  options_.log(LogLevel::debug, "give up {} of {}: {}", store_.model(block.component).blocks[block.block].name,
+               store_.model(block.component).name, leaving_name(why));
+  tell(demotion ? Move::Kind::demoted : Move::Kind::given_up, place->size);
+}
+
+void DeviceMemory::leave_zone(Address from, Address to, Leaving why) {
+  for (const auto& place : places_.overlapping(from, to)) leave(place.block, why);
+}
+
+void DeviceMemory::free_empty_shelves() {
+  for (const auto& shelf : arena_.shelves())
+    if (places_.overlapping(shelf.base, shelf.base + shelf.size).empty()) arena_.remove_shelf(shelf.base);
+}
+
+Status DeviceMemory::resize_zone(Bytes size) {
+  if (size == arena_.zone()) return {};
+  leave_zone(arena_.kept_by(size), Arena::kShelf, Leaving::workspace);
+  return allocate([&] { return arena_.set_zone(size); }, size > arena_.zone() ? size - arena_.zone() : 0);
+}
+
+Status DeviceMemory::allocate(const std::function<Status()>& attempt, Bytes bytes) {
+  auto done = attempt();
+  // Where the budget is the reason, waiting helps nothing.
+  if (done || done.error().code != Code::device_oom) return done;
+  for (int poll = 0; poll < kLateFreePolls; ++poll) {
+    const MemoryView memory = device_.memory();
+    if (!memory.known || memory.free >= bytes) break;
+    std::this_thread::sleep_for(kLateFreePoll);
+  }
+  drop_caches();
+  return attempt();
+}
+
+void DeviceMemory::drop_caches() {
+  for (const Occupant& o : list()) {
+    if (!o.cache) continue;
+    leave(o.block, Leaving::room);
+    const Address base = o.at / Arena::kShelf * Arena::kShelf;
+    // Not all empty shelves: one may just have been made for somebody.
+    if (places_.overlapping(base, base + Arena::kShelf).empty()) arena_.remove_shelf(base);
+  }
+}
+
+Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
+  for (const std::size_t i : d.room.given_up) {
+    const auto same = [&](const std::size_t w) { return need.wanted[w].block == d.leave[i].block; };
+    const bool moves = std::any_of(d.to_shelve.begin(), d.to_shelve.end(), same);
+    leave(d.leave[i].block, Leaving::room, moves);
+  }
+  free_empty_shelves();
+  const Bytes zone_before = arena_.zone(), backend_before = share_.backend();
+  if (d.zone < zone_before) SLUICE_TRY(resize_zone(d.zone));
+  std::vector<Arena::Shelf> fresh;
+  std::vector<BlockId> newly_booked;
+  const auto take = [&]() -> Status {
+    SLUICE_TRY(share_.set_backend(std::max(backend_before, need.backend)));
+    SLUICE_TRY(resize_zone(d.zone));
+    for (const Bytes size : d.room.new_shelves) {
+      SLUICE_TRY(allocate(
+          [&]() -> Status {
+            SLUICE_ASSIGN(const auto shelf, arena_.add_shelf(size));
+            fresh.push_back(shelf);
+            return {};
+          },
+          size));
+    }
+    for (const Wanted& want : need.wanted) {
+      if (want.where != Wanted::Where::booked || booked_.contains(want.block)) continue;
+      SLUICE_ASSIGN(auto lease, device_.ledger().reserve(Use::mapped, want.size));
+      booked_.emplace(want.block, std::move(lease));
+      newly_booked.push_back(want.block);
+      if (options_.on_move) options_.on_move({Move::Kind::booked, want.block, want.size, Leaving::room});
+    }
+    return {};
+  };
+  if (auto done = take(); !done) {
+    for (const BlockId block : newly_booked) leave(block, Leaving::room);
+    for (const auto& shelf : fresh) arena_.remove_shelf(shelf.base);
+    if (arena_.zone() > zone_before) (void)resize_zone(zone_before);  // a smaller zone, or a short one: see set_zone
+    (void)share_.set_backend(backend_before);                         // was booked before, in no more than is free now
+    return done;
+  }
+  for (std::size_t i = 0; i < d.to_shelve.size(); ++i) {
+    const Wanted& want = need.wanted[d.to_shelve[i]];
+    const auto& place = d.room.places[i];
+    places_.put(want.block, place.fresh ? fresh[place.shelf].base + place.at : place.at, want.size, false);
+  }
+  return {};
+}
+
+Status DeviceMemory::admit(const Need& need) {
+  const std::lock_guard lock(mutex_);
+  SLUICE_ASSIGN(const Decision decision, decide(need));
+  return carry_out(need, decision);
+}
+
+std::optional<Address> DeviceMemory::place(BlockId block) const {
+  const std::lock_guard lock(mutex_);
+  const auto place = places_.find(block);
+  if (!place) return std::nullopt;
+  return place->at;
+}
+
+std::optional<Address> DeviceMemory::resident(BlockId block) const {
+  const std::lock_guard lock(mutex_);
+  const auto place = places_.find(block);
+  if (!place || !place->loaded) return std::nullopt;
+  return place->at;
+}
+
+void DeviceMemory::set_resident(BlockId block, Address address) {
+  const Bytes size = align_up(store_.layout(block).size, device_.info().alignment);
+  const std::lock_guard lock(mutex_);
+  places_.put(block, address, size, true);
+  if (options_.on_move) options_.on_move({Move::Kind::loaded, block, size, Leaving::room});
+}
+
+void DeviceMemory::clear_zone(Address from, Address to, Leaving why) {
+  const std::lock_guard lock(mutex_);
+  leave_zone(from, to, why);
+}
+
+void DeviceMemory::give_up(BlockId block, Leaving why) {
+  const std::lock_guard lock(mutex_);
+  leave(block, why);
+}
+
+Status DeviceMemory::reserve_staging(Bytes size) {
+  const std::lock_guard lock(mutex_);
+  if (size == 0 || staging().size() >= size) return {};
+  drop_staging();
+  SLUICE_ASSIGN(staging_lease_, store_.host_ledger().reserve(Use::staging, size));
+  auto piece = store_.allocate_host(options_.index, Use::staging, size);
+  if (!piece) {
+    staging_lease_ = {};
+    return fail(std::move(piece).error());
+  }
+  staging_ = *std::move(piece);
+  return {};
+}
+
+void DeviceMemory::drop_staging() {
+  staging_.buffer.reset();
+  staging_ = {};
+  staging_lease_ = {};
+}
+
+void DeviceMemory::touch(ComponentId component) {
+  const std::lock_guard lock(mutex_);
+  used_[component] = ++now_;
+}
+
+void DeviceMemory::trim() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& place : places_.all())
+    if (!place.loaded) places_.erase(place.block);
+  free_empty_shelves();
+}
+
+void DeviceMemory::relieve() {
+  const std::lock_guard lock(mutex_);
+  if (!budget_) return;
+  const Bytes backend = share_.backend();
+  const Bytes capacity = *budget_ - std::min(*budget_, backend);
+  RoomQuestion q = question(capacity, arena_.zone());
+  const auto order = in_order({}, {}, q.stay);
+  const std::size_t staying = q.stay.size();
+  for (const Occupant& o : order) q.stay.push_back({o.at, o.size, o.booked});
+  if (make_room(q)) return;
+  // The zone first: nobody works in it. Only whole chunks, so nothing has to be allocated.
+  const Bytes zone_before = arena_.zone();
+  Bytes shelves = 0;
+  for (const auto& o : q.stay) shelves += o.booked ? o.size : 0;
+  for (const auto& shelf : q.shelves) shelves += shelf.size;
+  const Bytes rest = capacity - std::min(capacity, shelves);
+  const Bytes zone = rest >= zone_before ? zone_before : arena_.kept_by(rest);
+  q.zone = zone;
+  q.leave.assign(q.stay.begin() + static_cast<std::ptrdiff_t>(staying), q.stay.end());
+  q.stay.resize(staying);
+  const auto room = make_room(q);
+  if (room) {
+    for (const std::size_t i : room->given_up) leave(order[i].block, Leaving::pressure);
+  } else {
+    for (const Occupant& o : order) leave(o.block, Leaving::pressure);
+  }
+  free_empty_shelves();
+  if (zone != zone_before) {
+    leave_zone(arena_.kept_by(zone), Arena::kShelf, Leaving::pressure);
+    (void)arena_.set_zone(zone);  // whole chunks go: nothing is allocated
+  }
+}
+
+void DeviceMemory::unload(Leaving why) {
+  const std::lock_guard lock(mutex_);
+  bool held_in_zone = false;
+  for (const Occupant& o : list()) {
+    if (can_leave(o.block))
+      leave(o.block, why);
+    else
+      held_in_zone = held_in_zone || (!o.booked && !Arena::on_shelf(o.at));
+  }
+  free_empty_shelves();
+  drop_staging();
+  if (!held_in_zone) (void)arena_.set_zone(0);  // shrinking to nothing allocates nothing
+}
+
+void DeviceMemory::forget(ComponentId component) {
+  const std::lock_guard lock(mutex_);
+  for (const Occupant& o : list())
+    if (o.block.component == component) leave(o.block, Leaving::closed);
+  used_.erase(component);
+  free_empty_shelves();
+}
+
+void DeviceMemory::claim_zone(const void* owner, Bytes size) {
+  const std::lock_guard lock(mutex_);
+  if (size > 0)
+    claims_[owner] = size;
+  else
+    claims_.erase(owner);
+  Bytes most = 0;
+  for (const auto& [who, bytes] : claims_) most = std::max(most, bytes);
+  if (most >= arena_.zone()) return;
+  const Bytes end = most == 0 ? 0 : std::min(arena_.zone(), align_up(most, arena_.chunk_size()));
+  if (end == arena_.zone()) return;
+  leave_zone(end, Arena::kShelf, Leaving::closed);
+  (void)arena_.set_zone(end);  // whole chunks go: nothing is allocated
+}
+
+Result<BlockId> DeviceMemory::add_cache(Bytes size) {
+  const std::lock_guard lock(mutex_);
+  size = align_up(size, device_.info().alignment);
+  const Bytes capacity = budget_ ? *budget_ - std::min(*budget_, share_.backend()) : kUnlimited;
+  RoomQuestion q = question(capacity, arena_.zone());
+  q.wanted = {size};
+  std::vector<Occupant> order = in_order({}, {}, q.stay);
+  std::erase_if(order, [&](const Occupant& o) {
+    if (!o.cache) q.stay.push_back({o.at, o.size, o.booked});
+    return !o.cache;
+  });
+  for (const Occupant& o : order) q.leave.push_back({o.at, o.size, false});
+  SLUICE_ASSIGN(const auto room, make_room(q));
+  for (const std::size_t i : room.given_up) leave(order[i].block, Leaving::room);
+  free_empty_shelves();
+  Address at = room.places[0].at;
+  if (room.places[0].fresh) {
+    SLUICE_ASSIGN(const auto shelf, arena_.add_shelf(size));
+    at = shelf.base;
+  }
+  const BlockId key{kCaches + caches_made_++, 0};
+  places_.put(key, at, size, true);
+  used_[key.component] = ++now_;
+  return key;
+}
+
+std::optional<Address> DeviceMemory::find_cache(BlockId key) {
+  const std::lock_guard lock(mutex_);
+  const auto place = places_.find(key);
+  if (!place) return std::nullopt;
+  used_[key.component] = ++now_;
+  return place->at;
+}
+
+void DeviceMemory::drop_cache(BlockId key) {
+  const std::lock_guard lock(mutex_);
+  leave(key, Leaving::closed);
+  used_.erase(key.component);
+  free_empty_shelves();
+}
+
+void DeviceMemory::lend(Use use, Bytes bytes) {
+  const std::lock_guard lock(mutex_);
+  const Bytes n = std::min(bytes, arena_.lease().size());
+  if (n > 0) lent_.push_back(arena_.lease().lend(use, n));
+}
+
+void DeviceMemory::take_back_lent() {
+  const std::lock_guard lock(mutex_);
+  for (auto& lease : lent_) arena_.lease().take_back(std::move(lease));
+  lent_.clear();
+}
+
+DeviceMemory::Counters DeviceMemory::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+}  // namespace sluice

@@ -1,0 +1,132 @@
+#include "residency/room.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+namespace sluice {
+namespace {
+
+struct Hole {
+  Address at = 0;
+  Bytes size = 0;
+};
+
+/// What a set of marks leaves: the bytes that are taken whatever is placed, and the holes of shelves that stay.
+struct Rest {
+  Bytes taken = 0;
+  std::size_t shelves = 0;
+  std::vector<Hole> holes;
+};
+
+Rest rest_of(const RoomQuestion& q, const std::vector<bool>& marked) {
+  Rest rest;
+  rest.taken = q.zone + q.booked;
+  std::vector<Hole> kept;  // occupants by address
+  const auto keep = [&](const RoomOccupant& o) {
+    if (o.booked)
+      rest.taken += o.size;
+    else
+      kept.push_back({o.at, o.size});
+  };
+  for (const auto& o : q.stay) keep(o);
+  for (std::size_t i = 0; i < q.leave.size(); ++i)
+    if (!marked[i]) keep(q.leave[i]);
+  std::sort(kept.begin(), kept.end(), [](const Hole& a, const Hole& b) { return a.at < b.at; });
+  auto next = kept.begin();
+  for (const auto& shelf : q.shelves) {
+    const Address end = shelf.base + shelf.size;
+    while (next != kept.end() && next->at < shelf.base) ++next;
+    if (next == kept.end() || next->at >= end) continue;  // empty: it makes way
+    rest.taken += shelf.size;
+    ++rest.shelves;
+    Address at = shelf.base;
+    for (; next != kept.end() && next->at < end; ++next) {
+      if (next->at > at) rest.holes.push_back({at, next->at - at});
+      at = std::max(at, next->at + next->size);
+    }
+    if (at < end) rest.holes.push_back({at, end - at});
+  }
+  return rest;
+}
+
+/// Puts what found no hole on new shelves of at most `most` bytes each, filled up to about `goal`.
+void shelve(const std::vector<Bytes>& wanted, const std::vector<std::size_t>& left, Bytes goal, Bytes most,
+            RoomAnswer& answer) {
+  answer.new_shelves.clear();
+  for (const std::size_t w : left) {
+    const Bytes size = wanted[w];
+    const bool full = answer.new_shelves.empty() || answer.new_shelves.back() + size > std::max(goal, size) ||
+                      answer.new_shelves.back() + size > most;
+    if (full) answer.new_shelves.push_back(0);
+    answer.places[w] = {true, answer.new_shelves.size() - 1, answer.new_shelves.back()};
+    answer.new_shelves.back() += size;
+  }
+}
+
+std::optional<RoomAnswer> fit(const RoomQuestion& q, const std::vector<bool>& marked) {
+  Rest rest = rest_of(q, marked);
+  if (rest.taken > q.capacity) return std::nullopt;
+  std::vector<Bytes> wanted = q.wanted;
+  for (std::size_t i = 0; i < marked.size(); ++i)
+    if (marked[i] && q.leave[i].again) wanted.push_back(q.leave[i].size);
+  RoomAnswer answer;
+  answer.places.resize(wanted.size());
+  std::vector<std::size_t> left;
+  Bytes total = 0;
+  for (std::size_t w = 0; w < wanted.size(); ++w) {
+    Hole* best = nullptr;
+    for (Hole& hole : rest.holes)
+      if (hole.size >= wanted[w] && (!best || hole.size < best->size)) best = &hole;
+    if (!best) {
+      left.push_back(w);
+      total += wanted[w];
+      continue;
+    }
+    // From the hole's far end, so that what stays free is next to what is free already.
+    best->size -= wanted[w];
+    answer.places[w] = {false, 0, best->at + best->size};
+  }
+  if (total > q.capacity - rest.taken) return std::nullopt;
+  shelve(wanted, left, q.shelf_goal, q.largest, answer);
+  if (rest.shelves + answer.new_shelves.size() > q.shelves_at_most) shelve(wanted, left, q.largest, q.largest, answer);
+  if (rest.shelves + answer.new_shelves.size() > q.shelves_at_most && !left.empty()) return std::nullopt;
+  return answer;
+}
+
+}  // namespace
+
+Result<RoomAnswer> make_room(const RoomQuestion& q) {
+  Bytes least = q.zone + q.booked;
+  for (const Bytes size : q.wanted) {
+    least += size;
+    if (size > q.largest) return fail(Code::over_budget, "an object is larger than the largest buffer", size, q.largest);
+  }
+  for (const auto& o : q.stay) least += o.size;
+  std::vector<bool> marked(q.leave.size(), false);
+  auto answer = fit(q, marked);
+  for (std::size_t i = 0; !answer && i < q.leave.size(); ++i) {
+    marked[i] = true;
+    answer = fit(q, marked);
+  }
+  if (!answer) return fail(Code::over_budget, "no room can be made", std::max(least, q.capacity + 1), q.capacity);
+  // One that is taken back may open a hole for another, so until none can be.
+  for (bool again = true; again;) {
+    again = false;
+    for (std::size_t i = q.leave.size(); i-- > 0;) {
+      if (!marked[i]) continue;
+      marked[i] = false;
+      if (auto without = fit(q, marked)) {
+        answer = std::move(without);
+        again = true;
+      } else {
+        marked[i] = true;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < marked.size(); ++i)
+    if (marked[i]) answer->given_up.push_back(i);
+  return *std::move(answer);
+}
+
+}  // namespace sluice
