@@ -134,17 +134,19 @@ DeviceMemory::Need Session::need_of(const Prepared& prepared, const Prepared::Pa
                    [&](std::size_t a, std::size_t b) { return prepared.specs[a].sweeps > prepared.specs[b].sweeps; });
   for (const std::size_t s : order) {
     const StagePlacement& placement = prepared.placement(s);
-    const auto& give_up = placement.plan.give_up;
-    for (auto b = give_up.rbegin(); b != give_up.rend(); ++b) {
+    // In the order of the sweep: what is used latest is given up first when others need room, and shall lie together.
+    auto residents = placement.plan.give_up;
+    std::sort(residents.begin(), residents.end());
+    for (const std::uint32_t block : residents) {
       using Where = DeviceMemory::Wanted::Where;
-      const BlockId id{prepared.specs[s].component, *b};
-      const WeightPlace& place = placement.places[*b];
+      const BlockId id{prepared.specs[s].component, block};
+      const WeightPlace& place = placement.places[block];
       // What does not run keeps what it has and is brought nothing.
       if (!skip.empty() && skip[s] && !memory.resident(id)) continue;
       const Where where = place.kind == WeightPlace::Kind::mapped ? Where::booked
                           : place.any_shelf()                     ? Where::shelf
                                                                   : Where::zone;
-      need.wanted.push_back({id, prepared.stages[s].cost().blocks[*b].weights, where, place.address});
+      need.wanted.push_back({id, prepared.stages[s].cost().blocks[block].weights, where, place.address});
     }
   }
   return need;

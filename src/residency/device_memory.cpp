@@ -16,9 +16,8 @@ constexpr std::chrono::milliseconds kCancelPoll{20};
 // Drivers may free late: this often and this many times it is looked whether they have.
 constexpr std::chrono::milliseconds kLateFreePoll{10};
 constexpr int kLateFreePolls = 10;
-// Shelves are this part of what there is, so that the parts which can be given back are small and the buffers few.
-constexpr Bytes kShelfParts = 16;
-constexpr std::size_t kFewShelves = 24;
+// Beside those that are as large as a buffer can be.
+constexpr Bytes kFewShelves = 6;
 constexpr Bytes kUnlimited = Bytes{1} << 60;
 
 }  // namespace
@@ -159,8 +158,8 @@ RoomQuestion DeviceMemory::question(Bytes capacity, Bytes zone) const {
   q.capacity = capacity;
   q.zone = zone;
   q.largest = arena_.chunk_size();
-  q.shelf_goal = std::min(capacity / kShelfParts, q.largest);
-  q.shelves_at_most = kFewShelves + static_cast<std::size_t>(2 * std::min<Bytes>(capacity / q.largest, 1'000'000));
+  // The zone's chunks count too: drivers bound the number of buffers.
+  q.shelves_at_most = static_cast<std::size_t>(kFewShelves + (capacity - std::min(capacity, zone)) / q.largest);
   q.shelves = arena_.shelves();
   return q;
 }

@@ -50,18 +50,26 @@ Rest rest_of(const RoomQuestion& q, const std::vector<bool>& marked) {
   return rest;
 }
 
-/// Puts what found no hole on new shelves of at most `most` bytes each, filled up to about `goal`.
-void shelve(const std::vector<Bytes>& wanted, const std::vector<std::size_t>& left, Bytes goal, Bytes most,
+/// Puts what found no hole on at most `count` new shelves of at most `most` bytes each: about half of what is left on each, or
+/// as much as goes there.
+bool shelve(const std::vector<Bytes>& wanted, const std::vector<std::size_t>& left, std::size_t count, Bytes most, bool halves,
             RoomAnswer& answer) {
   answer.new_shelves.clear();
+  Bytes rest = 0, goal = 0;
+  for (const std::size_t w : left) rest += wanted[w];
   for (const std::size_t w : left) {
     const Bytes size = wanted[w];
-    const bool full = answer.new_shelves.empty() || answer.new_shelves.back() + size > std::max(goal, size) ||
-                      answer.new_shelves.back() + size > most;
-    if (full) answer.new_shelves.push_back(0);
+    if (answer.new_shelves.empty() || answer.new_shelves.back() + size > goal) {
+      if (answer.new_shelves.size() == count) return false;
+      const bool last = answer.new_shelves.size() + 1 == count;
+      goal = std::min(halves && !last ? std::max(rest / 2, size) : rest, most);
+      answer.new_shelves.push_back(0);
+    }
     answer.places[w] = {true, answer.new_shelves.size() - 1, answer.new_shelves.back()};
     answer.new_shelves.back() += size;
+    rest -= size;
   }
+  return true;
 }
 
 std::optional<RoomAnswer> fit(const RoomQuestion& q, const std::vector<bool>& marked) {
@@ -88,9 +96,9 @@ std::optional<RoomAnswer> fit(const RoomQuestion& q, const std::vector<bool>& ma
     answer.places[w] = {false, 0, best->at + best->size};
   }
   if (total > q.capacity - rest.taken) return std::nullopt;
-  shelve(wanted, left, q.shelf_goal, q.largest, answer);
-  if (rest.shelves + answer.new_shelves.size() > q.shelves_at_most) shelve(wanted, left, q.largest, q.largest, answer);
-  if (rest.shelves + answer.new_shelves.size() > q.shelves_at_most && !left.empty()) return std::nullopt;
+  const std::size_t count = q.shelves_at_most - std::min(q.shelves_at_most, rest.shelves);
+  if (!shelve(wanted, left, count, q.largest, true, answer) && !shelve(wanted, left, count, q.largest, false, answer))
+    return std::nullopt;
   return answer;
 }
 

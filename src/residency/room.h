@@ -19,16 +19,15 @@ struct RoomOccupant {
 
 /// What is to be placed, and what it may cost.
 struct RoomQuestion {
-  Bytes capacity = 0;    ///< for zone, shelves and bookings together
-  Bytes zone = 0;        ///< bytes the zone will have
-  Bytes booked = 0;      ///< bytes of new bookings
-  Bytes largest = 0;     ///< one shelf has at most this
-  Bytes shelf_goal = 0;  ///< new shelves are about this large, so that parts can be given back later
+  Bytes capacity = 0;  ///< for zone, shelves and bookings together
+  Bytes zone = 0;      ///< bytes the zone will have
+  Bytes booked = 0;    ///< bytes of new bookings
+  Bytes largest = 0;   ///< one shelf has at most this
   std::size_t shelves_at_most = 0;
   std::vector<Arena::Shelf> shelves;
   std::vector<RoomOccupant> stay;   ///< never leave
   std::vector<RoomOccupant> leave;  ///< may leave, in this order
-  std::vector<Bytes> wanted;        ///< multiples of the alignment; none 0
+  std::vector<Bytes> wanted;        ///< multiples of the alignment; none 0; what is to be given up last comes first
 };
 
 /// How it is done.
@@ -44,9 +43,11 @@ struct RoomAnswer {
 };
 
 /// Finds room. Occupants are marked in order until everything fits: in holes of shelves that stay, on new shelves for which
-/// emptied ones make way. Then each mark without which it fits as well is taken back, the last first, so no mark is in vain.
-/// When it fits at once nothing is given up. Pure. Cost: O(occupants × (occupants + wanted)) at worst, hundreds of both: < 1
-/// ms. Errors: over_budget with needed and available when not even giving up all of `leave` helps.
+/// emptied ones make way. Of what needs new shelves about half goes on the first, half of the rest on the next and so on, so
+/// that giving up the last blocks soon empties a shelf, with few of them. Then each mark without which it fits as well is taken
+/// back, the last first, so no mark is in vain. When it fits at once nothing is given up. Pure. Cost: O(occupants × (occupants
+/// + wanted)) at worst, hundreds of both: < 1 ms. Errors: over_budget with needed and available when not even giving up all of
+/// `leave` helps.
 Result<RoomAnswer> make_room(const RoomQuestion& question);
 
 }  // namespace sluice
