@@ -117,7 +117,7 @@ std::vector<std::string> broken(const Sequence& sequence, World::Seen* seen = nu
 /// What kind of thing is said, whatever the numbers: shrinking must not drift from one broken rule to another.
 std::string kind_of(const std::string& text) {
   std::string kind;
-  for (const char c : text)
+  for (const char c : text.substr(0, text.find(" for trouble")))
     if (c < '0' || c > '9') kind += c;
   return kind;
 }
@@ -174,8 +174,8 @@ TEST_CASE("random sequences of everything that can happen to weights: no rule is
     if (rules.empty()) continue;
     const std::string kind = kind_of(rules[0]);
     if (++kinds[kind] > 1) continue;
-    FAIL_CHECK(text_of(shrunk(sequence, kind), seed));
-    if (kinds.size() >= 8) break;
+    FAIL_CHECK(text_of(shrunk(sequence, kind), seed) << "  found as: " << rules[0]);
+    if (kinds.size() >= 40) break;
   }
   for (const auto& [kind, times] : kinds) MESSAGE(times, " × ", kind);
   MESSAGE(

@@ -23,7 +23,10 @@ bool leaves_before(const Tenant& a, const Tenant& b, const Asked& asked) {
   return a.used.to < b.used.from;
 }
 
-bool required(const Tenant& t, const Asked& asked) { return asked.wanted.contains(t.id) || asked.in_zone.contains(t.id); }
+bool required(const Tenant& t, const Asked& asked) { return asked.wanted.contains(t.id); }
+
+/// On a shelf, and planned in the zone: it may have to go there by way of the host. Or of a stage that will not run.
+bool either(const Tenant& t, const Asked& asked) { return asked.in_zone.contains(t.id) || asked.either.contains(t.id); }
 
 bool is_leaving(Move::Kind kind) {
   return kind == Move::Kind::given_up || kind == Move::Kind::demoted || kind == Move::Kind::cache_dropped;
@@ -32,7 +35,7 @@ bool is_leaving(Move::Kind kind) {
 }  // namespace
 
 std::string name_of(BlockId id) {
-  return id.component >= 0x80000000 ? fmt::format("cache {}", id.block) : fmt::format("{}.{}", id.component, id.block);
+  return id.component >= kFirstCache ? fmt::format("cache {}", id.block) : fmt::format("{}.{}", id.component, id.block);
 }
 
 const Tenant* DeviceState::find(BlockId id) const {
@@ -40,14 +43,14 @@ const Tenant* DeviceState::find(BlockId id) const {
   return found == tenants.end() ? nullptr : &*found;
 }
 
-std::vector<std::string> broken_rules(const DeviceState& before, const Asked& asked, const std::vector<Move>& moves) {
+std::vector<std::string> broken_rules(const DeviceState& before, const Asked& asked, const std::vector<SeenMove>& moves) {
   std::vector<std::string> broken;
   const auto say = [&]<typename... A>(fmt::format_string<A...> format, A&&... a) {
     broken.push_back(fmt::format(format, std::forward<A>(a)...));
   };
   std::vector<const Tenant*> left;
   Bytes given = 0;
-  for (const auto& move : moves) {
+  for (const auto& [move, host_copy] : moves) {
     if (!is_leaving(move.kind)) continue;
     const Tenant* t = before.find(move.block);
     if (!t || (!t->loaded && !t->cache)) {
@@ -55,9 +58,9 @@ std::vector<std::string> broken_rules(const DeviceState& before, const Asked& as
       continue;
     }
     if (t->fixed) say("{} left though held or flagged", name_of(t->id));
-    if (!t->cache && (move.kind == Move::Kind::given_up) != t->host_copy)
-      say("{} was {} {} a host copy", name_of(t->id), t->host_copy ? "demoted" : "given up", t->host_copy ? "with" : "without");
-    if (t->in_zone) continue;
+    if (!t->cache && (move.kind == Move::Kind::given_up) != host_copy)
+      say("{} was {} {} a host copy", name_of(t->id), host_copy ? "demoted" : "given up", host_copy ? "with" : "without");
+    if (t->in_zone || (t->cache && asked.driver_refused)) continue;
     if (required(*t, asked)) say("{} left though required", name_of(t->id));
     left.push_back(t);
     given += t->size;
@@ -75,10 +78,14 @@ std::vector<std::string> broken_rules(const DeviceState& before, const Asked& as
       say("{} ({}) left in vain: {} were missing, {} given up", name_of(t->id), t->size, missing, given);
 
   for (std::size_t i = 0; i < left.size(); ++i) {
+    if (either(*left[i], asked)) continue;
     for (std::size_t j = 0; j < i; ++j)
-      if (leaves_before(*left[i], *left[j], asked)) say("{} left after {}", name_of(left[i]->id), name_of(left[j]->id));
+      if (!either(*left[j], asked) && leaves_before(*left[i], *left[j], asked))
+        say("{} left after {}", name_of(left[i]->id), name_of(left[j]->id));
     for (const auto& t : before.tenants) {
-      if (t.in_zone || t.fixed || required(t, asked) || asked.either.contains(t.id) || (!t.loaded && !t.cache)) continue;
+      if (t.in_zone || t.fixed || (t.cache && asked.driver_refused) || required(t, asked) || either(t, asked) ||
+          (!t.loaded && !t.cache))
+        continue;
       if (std::ranges::find(left, &t) != left.end() || t.size < left[i]->size) continue;
       if (leaves_before(t, *left[i], asked)) say("{} left instead of {}", name_of(left[i]->id), name_of(t.id));
     }

@@ -30,6 +30,15 @@ struct DeviceState {
   const Tenant* find(BlockId id) const;
 };
 
+/// A move, and whether the host had a copy just then.
+struct SeenMove {
+  Move move;
+  bool host_copy = false;
+};
+
+/// Ids of components from here on are caches'.
+inline constexpr ComponentId kFirstCache = 0x80000000;
+
 /// What is asked of a device.
 struct Asked {
   Bytes zone = 0, workspace = 0, backend = 0;
@@ -37,6 +46,7 @@ struct Asked {
   std::map<BlockId, Bytes> wanted;  ///< to have a place on a shelf
   std::set<BlockId> in_zone;        ///< to have a place in the zone
   std::set<BlockId> either;         ///< of stages that will not run
+  bool driver_refused = false;      ///< it said no where the budget says yes: caches may go to try once more
 };
 
 /// The rules of making room (the design's section on residency), put as what may not be true of the moves that were made
@@ -51,7 +61,7 @@ struct Asked {
 /// 5. A block is given up where a host copy remains and demoted where none does.
 ///
 /// What lay in the zone is not bound by 2 to 4: it lies in the lee of workspaces, and goes with them.
-std::vector<std::string> broken_rules(const DeviceState& before, const Asked& asked, const std::vector<Move>& moves);
+std::vector<std::string> broken_rules(const DeviceState& before, const Asked& asked, const std::vector<SeenMove>& moves);
 
 /// "3.1": block 1 of component 3; "cache 2".
 std::string name_of(BlockId id);

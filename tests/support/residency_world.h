@@ -111,6 +111,7 @@ class World {
   Status run_stage(Session& s, Prepared*& prepared, std::size_t stage, const Step& step);
   Status bind(Session& s, Prepared& prepared, const std::vector<bool>& skip);
   std::vector<std::optional<Asked>> asked_of(const Prepared& prepared, const std::vector<bool>& skip) const;
+  Bytes host_needed(const std::vector<StageSpec>& specs) const;
   void refused(Session& s, const std::vector<StageSpec>& specs, const Error& error);
   void forget_session(std::size_t s, bool close);
   void check();
@@ -131,9 +132,10 @@ class World {
   std::set<BlockId> flags_;
   std::vector<Cache> caches_;
   std::map<ComponentId, LastUse> used_;
-  std::array<std::set<BlockId>, kDevices> loaded_;  // by the moves reported
-  std::array<std::vector<Move>, kDevices> moves_;   // of the phase
-  std::array<bool, kDevices> may_exceed_{};         // its budget was cut below what is held, and nobody has run since
+  std::array<std::set<BlockId>, kDevices> loaded_;     // by the moves reported
+  std::array<std::vector<SeenMove>, kDevices> moves_;  // of the phase
+  std::array<bool, kDevices> may_exceed_{};            // its budget was cut below what is held, and nobody has run since
+  Bytes conversion_ = 0;                               // the store's own buffer is as large as an image at most, and a little
   int now_ = 0;
   std::vector<std::string> broken_;
 };
