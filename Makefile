@@ -34,7 +34,7 @@ demo: build ## makes a picture from the embedded model on a device smaller than 
 
 bench: setup ## measures; prints JSON lines
 	@mkdir -p build && $(call BUILD,bench)
-	@build/bench/sluice-bench core
+	@build/bench/sluice-bench core && build/bench/sluice-bench residency
 
 asan: ## builds and tests with AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/setup
