@@ -67,7 +67,7 @@ int every_fault(const Arm& arm, std::initializer_list<Code> codes) {
     ++faults;
     CHECK_MESSAGE(std::find(codes.begin(), codes.end(), drawn.error().code) != codes.end(), drawn.error().message);
     CHECK_FALSE(drawn.error().message.empty());
-    (*rig)->session().release();
+    // Without being told: a failed request gives back what it took.
     CHECK((*rig)->device().ledger().report().total == before);
     CHECK((*rig)->device().live_buffers() == 0);
     auto again = (*rig)->draw(request);
@@ -84,10 +84,44 @@ TEST_CASE("the n-th device allocation fails, for every n") {
   const int faults = every_fault(
       [](RigOptions& o, std::uint64_t n) {
         o.sim.fail_alloc = n;
+        o.sim.fail_allocs = 2;       // one alone is mended by the second try
         o.sim.max_buffer = 2 * MiB;  // several buffers, so that there is something to roll back
       },
       {Code::device_oom});
   CHECK(faults > (kStride == 1 ? 1 : 0));
+}
+
+TEST_CASE("a driver that refuses once is asked again") {
+  const Request request = one_step();
+  const Drawn want = wanted(request);
+  for (std::uint64_t n = 1; n <= 4; ++n) {
+    CAPTURE(n);
+    RigOptions options;
+    options.sim.fail_alloc = n;
+    options.sim.max_buffer = 2 * MiB;
+    auto rig = Rig::open(options);
+    REQUIRE(rig);
+    auto drawn = (*rig)->draw(request);
+    REQUIRE_MESSAGE(drawn, drawn.error().message);
+    CHECK(drawn->pixels == want.pixels);
+  }
+}
+
+TEST_CASE("host memory for staging is refused: the next request works") {
+  const Request request = one_step();
+  const Drawn want = wanted(request);
+  RigOptions options;
+  options.budget = tight_budget(request);
+  options.tier = HostTier::disk;
+  options.sim.fail_host = 1;
+  auto rig = Rig::open(options);
+  REQUIRE(rig);
+  const auto refused = (*rig)->draw(request);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::device_oom);
+  auto again = (*rig)->draw(request);
+  REQUIRE_MESSAGE(again, again.error().message);
+  CHECK(again->pixels == want.pixels);
 }
 
 TEST_CASE("the n-th host allocation fails, for every n") {

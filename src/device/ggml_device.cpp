@@ -177,7 +177,18 @@ Result<DeviceBuffer> GgmlDevice::allocate(Bytes size) {
     return fail(Code::invalid_argument, "a buffer of " + std::to_string(size) + " bytes cannot be had on " + info_.name, size,
                 info_.max_buffer);
   return guarded(info_.name, "allocating", [&]() -> Result<DeviceBuffer> {
-    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(buffer_type_, static_cast<std::size_t>(size));
+    // Host memory comes as pages of its own: out of the heap, buffers of changing sizes would leave holes that no other fits,
+    // and the process would grow from request to request.
+    std::shared_ptr<Pages> pages;
+    ggml_backend_buffer_t buffer = nullptr;
+    if (info_.kind == DeviceKind::cpu) {
+      if (auto mapped = Pages::map(size)) {
+        pages = std::make_shared<Pages>(*std::move(mapped));
+        buffer = ggml_backend_cpu_buffer_from_ptr(pages->data(), static_cast<std::size_t>(size));
+      }
+    } else {
+      buffer = ggml_backend_buft_alloc_buffer(buffer_type_, static_cast<std::size_t>(size));
+    }
     if (!buffer) {
       const Bytes free = memory().free;
       return fail(Code::device_oom,
@@ -186,7 +197,7 @@ Result<DeviceBuffer> GgmlDevice::allocate(Bytes size) {
                   size, free);
     }
     live_->fetch_add(1);
-    return DeviceBuffer{buffer, DeviceBufferDeleter{[live = live_](ggml_backend_buffer_t gone) {
+    return DeviceBuffer{buffer, DeviceBufferDeleter{[live = live_, pages](ggml_backend_buffer_t gone) {
                           ggml_backend_buffer_free(gone);
                           live->fetch_sub(1);
                         }}};

@@ -197,7 +197,9 @@ Result<DeviceBuffer> SimDevice::allocate(Bytes size) {
                 fmt::format("sim refuses a buffer of {} with {} free: {}", format_bytes(size), format_bytes(free), why), size,
                 free);
   };
-  if (++state.alloc_calls == options_.fail_alloc) return refuse("allocation failed to order");
+  const std::uint64_t call = ++state.alloc_calls;
+  if (options_.fail_alloc > 0 && call >= options_.fail_alloc && call < options_.fail_alloc + options_.fail_allocs)
+    return refuse("allocation failed to order");
   if (size > free) return refuse("lower the device budget");
   if (size > options_.max_buffer) return refuse("larger than its largest buffer");
   if (options_.max_buffers > 0 && state.blocks.size() >= static_cast<std::size_t>(options_.max_buffers))

@@ -39,6 +39,7 @@ constexpr std::array kRows = {
     Row{"pinned", [](const Option& o, SimOptions& s) { return read_option(o, s.pinned, parse_bytes); }},
     Row{"backend", [](const Option& o, SimOptions& s) { return read_option(o, s.backend, parse_bytes); }},
     Row{"fail-alloc", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_alloc, ordinal); }},
+    Row{"fail-allocs", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_allocs, ordinal); }},
     Row{"fail-host", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_host, ordinal); }},
     Row{"fail-copy", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_copy, ordinal); }},
     Row{"fail-compute", [](const Option& o, SimOptions& s) { return read_option(o, s.fail_compute, ordinal); }},

@@ -27,6 +27,7 @@ struct SimOptions {
 
   /// The n-th operation of its kind since the device was opened fails, counted from 1; 0: none.
   std::uint64_t fail_alloc = 0, fail_host = 0, fail_copy = 0, fail_compute = 0;
+  std::uint64_t fail_allocs = 1;            ///< how many allocations fail from the n-th on
   std::optional<std::uint64_t> delay_seed;  ///< real, random delays around copies and computations
   double delay_s = 300e-6;                  ///< the longest of them
   bool poison = true;                       ///< fresh and discarded bytes are 0xFF: NaN in every float type

@@ -37,16 +37,17 @@ struct Unplaced {
 };
 
 // A place for each resident block in `physical` bytes beside what is used in place: shelves first, in the order of who is kept
-// longest; the rest, and the bytes that shelves leave, in the zone above `floor` and above its own stage's transient zone.
+// longest; the rest, and the bytes that shelves leave, in the zone of at least `zone` bytes, above the main stage's and above
+// its own stage's transient zone.
 std::optional<Unplaced> place_residents(RequestPlan& plan, std::span<const StageNeed> needs,
-                                        const std::vector<std::size_t>& order, Address floor, Bytes physical,
+                                        const std::vector<std::size_t>& order, Bytes zone, Bytes physical,
                                         const std::vector<std::vector<bool>>& in_place) {
   struct Resident {
     std::size_t stage = 0;
     std::uint32_t block = 0;
     Bytes size = 0;
   };
-  plan.zone = plan.workspace();
+  plan.zone = std::max(plan.workspace(), zone);
   plan.shelves = 0;
   Bytes left = physical - plan.zone;
   std::vector<Resident> lee;
@@ -68,7 +69,7 @@ std::optional<Unplaced> place_residents(RequestPlan& plan, std::span<const Stage
   }
   if (lee.empty()) return std::nullopt;
   plan.zone += left;
-  FreeRanges free(floor, plan.zone, needs[0].cost.chunk);
+  FreeRanges free(plan.stages[order[0]].plan.transient, plan.zone, needs[0].cost.chunk);
   std::optional<Unplaced> unplaced;
   for (const auto& [s, block, size] : lee) {
     if (unplaced && unplaced->stage != s) break;
@@ -191,11 +192,25 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
         }
       }
     }
-    const Bytes main_transient = plan.stages[order[0]].plan.transient;
-    const auto unplaced = place_residents(plan, needs, order, main_transient, total - plan.mapped, in_place);
+    const auto unplaced = place_residents(plan, needs, order, 0, total - plan.mapped, in_place);
     if (!unplaced) return plan;
     limits[unplaced->stage] = rooms[unplaced->stage] - std::min(rooms[unplaced->stage], unplaced->bytes);
   }
+}
+
+bool settle_in(RequestPlan& plan, std::span<const StageNeed> needs, Bytes zone, Bytes budget) {
+  const Bytes total = budget & ~(needs[0].cost.alignment - 1);
+  if (zone <= plan.zone || zone + plan.mapped > total) return false;
+  std::vector<std::vector<bool>> in_place;
+  for (const auto& stage : plan.stages) {
+    auto& mapped = in_place.emplace_back();
+    for (const WeightPlace& place : stage.places) mapped.push_back(place.kind == WeightPlace::Kind::mapped);
+  }
+  RequestPlan settled = plan;
+  const Bytes physical = std::min(total - plan.mapped, zone + plan.shelves);
+  if (place_residents(settled, needs, most_sweeps_first(needs), zone, physical, in_place)) return false;
+  plan = std::move(settled);
+  return true;
 }
 
 }  // namespace sluice

@@ -43,4 +43,9 @@ struct RequestPlan {
 /// plan_stage refuses.
 Result<RequestPlan> plan_request(std::span<const StageNeed> stages, Bytes budget, const PlanOptions& options);
 
+/// Fits a plan to a zone that is there and larger than the plan's, in `budget` bytes: residents that would have been put on
+/// shelves lie in the lee instead, so that nothing has to be freed and allocated. What stays and what flows is not changed.
+/// Where chunk ends leave no place for a resident, false, and the plan is as before. Pure.
+bool settle_in(RequestPlan& plan, std::span<const StageNeed> stages, Bytes zone, Bytes budget);
+
 }  // namespace sluice

@@ -267,3 +267,36 @@ TEST_CASE("plan_request: what means nothing is refused") {
   CHECK(refused.error().code == Code::over_budget);
   CHECK(refused.error().needed == 0);
 }
+
+TEST_CASE("settle_in: a larger zone that is there is used, and nothing but places changes") {
+  int settled = 0, not_settled = 0;
+  for (unsigned seed = 0; seed < 200 / kSlow; ++seed) {
+    CAPTURE(seed);
+    const auto needs = random_request(seed, 20, seed % 2, seed % 3 == 0);
+    std::mt19937 rng(seed);
+    const auto probe = plan_request(needs, Bytes{1} << 50, {});
+    REQUIRE(probe.has_value());
+    const Bytes budget = probe->smallest + rng() % (probe->full - probe->smallest + 1);
+    const auto plan = plan_request(needs, budget, {});
+    REQUIRE(plan.has_value());
+    const Bytes alignment = needs[0].cost.alignment;
+    const Bytes zone = plan->zone + alignment * (1 + rng() % (plan->shelves / alignment + 1));
+    auto other = *plan;
+    if (!settle_in(other, needs, zone, budget)) {
+      CHECK(other.zone == plan->zone);
+      CHECK(other.shelves == plan->shelves);
+      ++not_settled;
+      continue;
+    }
+    ++settled;
+    check_request(needs, other, budget);
+    CHECK(other.zone >= zone);
+    for (std::size_t s = 0; s < needs.size(); ++s) {
+      CHECK(other.stages[s].plan.resident == plan->stages[s].plan.resident);
+      for (std::size_t b = 0; b < needs[s].cost.blocks.size(); ++b)
+        CHECK(other.stages[s].places[b].kind == plan->stages[s].places[b].kind);
+    }
+  }
+  MESSAGE(settled, " settled, ", not_settled, " not");
+  CHECK(settled > static_cast<int>(50 / kSlow));
+}

@@ -91,14 +91,11 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
   prepared->generation.assign(specs.size(), -1);
   for (auto& part : prepared->parts) {
     Device& device = memories_[part.device]->device();
-    std::vector<StageNeed> needs;
+    const auto needs = stage_needs(*prepared, part);
     std::vector<ggml_cgraph*> graphs;
-    for (const std::size_t s : part.stages) {
-      const Stage& stage = prepared->stages[s];
-      StageNeed need{stage.cost(), specs[s].component, {}};
-      for (std::uint32_t b = 0; b < stage.blocks(); ++b) need.mappable.push_back(store_.mappable({specs[s].component, b}));
-      SLUICE_TRY(check_buffers(stage, need, device.info().name));
-      needs.push_back(std::move(need));
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+      const Stage& stage = prepared->stages[part.stages[i]];
+      SLUICE_TRY(check_buffers(stage, needs[i], device.info().name));
       for (ggml_cgraph* g : stage.distinct_graphs()) graphs.push_back(g);
     }
     SLUICE_ASSIGN(part.backend, device.measure_backend(graphs));
@@ -120,6 +117,17 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
   if (plans_.size() >= kPlansKept) plans_.erase(plans_.begin());
   plans_.push_back(std::move(prepared));
   return plans_.back().get();
+}
+
+std::vector<StageNeed> Session::stage_needs(const Prepared& prepared, const Prepared::Part& part) const {
+  std::vector<StageNeed> needs;
+  for (const std::size_t s : part.stages) {
+    const ComponentId component = prepared.specs[s].component;
+    StageNeed need{prepared.stages[s].cost(), component, {}};
+    for (std::uint32_t b = 0; b < need.cost.blocks.size(); ++b) need.mappable.push_back(store_.mappable({component, b}));
+    needs.push_back(std::move(need));
+  }
+  return needs;
 }
 
 DeviceMemory::Need Session::need_of(const Prepared& prepared, const Prepared::Part& part, const std::vector<bool>& skip) const {
@@ -216,6 +224,9 @@ Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::v
   }
   for (auto& part : prepared.parts) {
     DeviceMemory& memory = *memories_[part.device];
+    const Bytes zone = memory.zone();
+    if (part.capacity && zone > part.plan.zone && zone + part.plan.shelves + part.plan.mapped > *part.capacity)
+      settle_in(part.plan, stage_needs(prepared, part), zone, *part.capacity);
     const auto need = need_of(prepared, part, skip);
     std::vector<BlockId> fresh;
     for (const auto& want : need.wanted)

@@ -96,6 +96,7 @@ class Session {
 
  private:
   void measure(Prepared::Part& part, const std::vector<StageSpec>& specs) const;
+  std::vector<StageNeed> stage_needs(const Prepared& prepared, const Prepared::Part& part) const;
   DeviceMemory::Need need_of(const Prepared& prepared, const Prepared::Part& part, const std::vector<bool>& skip) const;
   std::vector<WeightPlace> places_of(const Prepared& prepared, std::size_t stage) const;
   Status bind_stage(Prepared& prepared, std::size_t stage);

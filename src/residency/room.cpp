@@ -82,7 +82,10 @@ std::optional<RoomAnswer> fit(const RoomQuestion& q, const std::vector<bool>& ma
   answer.places.resize(wanted.size());
   std::vector<std::size_t> left;
   Bytes total = 0;
-  for (std::size_t w = 0; w < wanted.size(); ++w) {
+  std::vector<std::size_t> by_size(wanted.size());
+  std::iota(by_size.begin(), by_size.end(), 0);
+  std::stable_sort(by_size.begin(), by_size.end(), [&](std::size_t a, std::size_t b) { return wanted[a] > wanted[b]; });
+  for (const std::size_t w : by_size) {
     Hole* best = nullptr;
     for (Hole& hole : rest.holes)
       if (hole.size >= wanted[w] && (!best || hole.size < best->size)) best = &hole;
@@ -95,10 +98,16 @@ std::optional<RoomAnswer> fit(const RoomQuestion& q, const std::vector<bool>& ma
     best->size -= wanted[w];
     answer.places[w] = {false, 0, best->at + best->size};
   }
+  std::sort(left.begin(), left.end());
   if (total > q.capacity - rest.taken) return std::nullopt;
   const std::size_t count = q.shelves_at_most - std::min(q.shelves_at_most, rest.shelves);
-  if (!shelve(wanted, left, count, q.largest, true, answer) && !shelve(wanted, left, count, q.largest, false, answer))
-    return std::nullopt;
+  if (!shelve(wanted, left, count, q.largest, false, answer)) return std::nullopt;
+  // Halves can be given back one by one, but no shelf is spent on them that somebody else may need for what is free still.
+  const std::size_t used = answer.new_shelves.size();
+  const Bytes others = (q.capacity - rest.taken - total + q.largest - 1) / q.largest;
+  const std::size_t spare = count - used - static_cast<std::size_t>(std::min<Bytes>(count - used, others));
+  RoomAnswer in_halves = answer;
+  if (spare > 1 && shelve(wanted, left, used + spare / 2, q.largest, true, in_halves)) return in_halves;
   return answer;
 }
 
