@@ -40,7 +40,7 @@ struct Unplaced {
 // longest; the rest, and the bytes that shelves leave, in the zone of at least `zone` bytes, above the main stage's and above
 // its own stage's transient zone.
 std::optional<Unplaced> place_residents(RequestPlan& plan, std::span<const StageNeed> needs,
-                                        const std::vector<std::size_t>& order, Bytes zone, Bytes physical,
+                                        const std::vector<std::size_t>& order, Bytes zone, bool fixed, Bytes physical,
                                         const std::vector<std::vector<bool>>& in_place) {
   struct Resident {
     std::size_t stage = 0;
@@ -68,7 +68,7 @@ std::optional<Unplaced> place_residents(RequestPlan& plan, std::span<const Stage
     }
   }
   if (lee.empty()) return std::nullopt;
-  plan.zone += left;
+  if (!fixed) plan.zone += left;
   FreeRanges free(plan.stages[order[0]].plan.transient, plan.zone, needs[0].cost.chunk);
   std::optional<Unplaced> unplaced;
   for (const auto& [s, block, size] : lee) {
@@ -192,7 +192,7 @@ Result<RequestPlan> plan_request(std::span<const StageNeed> needs, Bytes budget,
         }
       }
     }
-    const auto unplaced = place_residents(plan, needs, order, 0, total - plan.mapped, in_place);
+    const auto unplaced = place_residents(plan, needs, order, 0, false, total - plan.mapped, in_place);
     if (!unplaced) return plan;
     limits[unplaced->stage] = rooms[unplaced->stage] - std::min(rooms[unplaced->stage], unplaced->bytes);
   }
@@ -206,11 +206,15 @@ bool settle_in(RequestPlan& plan, std::span<const StageNeed> needs, Bytes zone, 
     auto& mapped = in_place.emplace_back();
     for (const WeightPlace& place : stage.places) mapped.push_back(place.kind == WeightPlace::Kind::mapped);
   }
-  RequestPlan settled = plan;
   const Bytes physical = std::min(total - plan.mapped, zone + plan.shelves);
-  if (place_residents(settled, needs, most_sweeps_first(needs), zone, physical, in_place)) return false;
-  plan = std::move(settled);
-  return true;
+  // As it is, so that it does not grow from request to request; else with what the shelves leave.
+  for (const bool fixed : {true, false}) {
+    RequestPlan settled = plan;
+    if (place_residents(settled, needs, most_sweeps_first(needs), zone, fixed, physical, in_place)) continue;
+    plan = std::move(settled);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace sluice
