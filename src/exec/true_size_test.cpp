@@ -349,7 +349,7 @@ TEST_CASE("true sizes: without pressure nothing moves in a second request") {
     const char* name;
     Bytes budget;
   };
-  // 1024 x 1024 in 12 GiB; and more of everything in 24 and 32.
+  // 1024 x 1024 in 12 GiB, and larger models in 24.
   for (const auto& [name, budget] :
        {Example{"sdxl", 12 * GiB}, Example{"decode_pressure", 24 * GiB}, Example{"z_image_q8", 24 * GiB}}) {
     CAPTURE(name);
