@@ -195,6 +195,12 @@ std::vector<Option> make_options() {
         SLUICE_ASSIGN(s.engine.reserve, parse_size("reserve", text));
         return {};
       });
+  add("idle-unload", 0, "number", "seconds", "never",
+      "programs that stay open give the device back after this time without a request, host memory after as long again",
+      [](Settings& s, const std::string& text) -> Status {
+        SLUICE_ASSIGN(s.engine.idle_unload_s, parse_real("idle-unload", text, 0.001, 1e9));
+        return {};
+      });
   add("tier", 0, "name", "", "auto",
       "where weights wait: mapped (in the file's mapping), read (read once, kept in host memory), disk (read at each use); "
       "auto is mapped",

@@ -31,6 +31,8 @@ json to_json(const PlanReport& plan) {
                       {"blocks", std::move(blocks)}});
   }
   return {{"device", plan.device},
+          {"device_free", plan.device_known ? json(plan.device_free) : json(nullptr)},
+          {"device_total", plan.device_known ? json(plan.device_total) : json(nullptr)},
           {"budget", plan.unlimited ? json(nullptr) : json(plan.budget)},
           {"backend", plan.backend},
           {"planned", plan.planned},
@@ -69,6 +71,9 @@ json to_json(const Generated& generated, const std::vector<std::string>& files) 
           {"peak", generated.ledger_peak},
           {"device_limit", generated.plan.unlimited ? json(nullptr) : json(generated.device_limit)},
           {"bytes_read", generated.bytes_read},
+          {"evictions", generated.evictions},
+          {"demotions", generated.demotions},
+          {"bytes_given_up", generated.given_up},
           {"seconds", generated.seconds}};
 }
 

@@ -47,6 +47,9 @@ std::string plan_text(const PlanReport& plan, bool every_block) {
       fmt::format("{} x {} pixels on {}, model {}\n", plan.width, plan.height, plan.device, exact(plan.model_bytes));
   out += fmt::format("budget {}, planned {}, of that the backend's own {}\n",
                      plan.unlimited ? std::string("unlimited") : exact(plan.budget), exact(plan.planned), size(plan.backend));
+  out += plan.device_known
+             ? fmt::format("device: {} free of {}, as it reports\n", size(plan.device_free), size(plan.device_total))
+             : std::string("device: what it reports cannot be believed; the budget alone counts\n");
   out += fmt::format("smallest budget that works: {}\nbudget from which nothing is copied twice: {}\n", exact(plan.smallest),
                      exact(plan.full));
   for (const auto& stage : plan.stages) {

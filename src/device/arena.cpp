@@ -96,9 +96,7 @@ Status Arena::set_zone(Bytes size) {
 }
 
 Result<Arena::Shelf> Arena::add_shelf(Bytes size) {
-  if (size == 0 || size > chunk_size_)
-    return fail(Code::invalid_argument,
-                "a shelf of " + format_bytes(size) + " where buffers have at most " + format_bytes(chunk_size_));
+  if (size == 0) return fail(Code::invalid_argument, "a shelf of 0 bytes");
   SLUICE_TRY(reserve(size));
   auto buffer = device_->allocate(size);
   if (!buffer) {

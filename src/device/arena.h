@@ -43,6 +43,9 @@ class Arena {
   /// one. Errors: over_budget, device_oom; the zone is then as large as before, with a last chunk that may be new, or, where
   /// even that is refused, without one.
   Status set_zone(Bytes size);
+  /// Larger chunks, for an object that is larger than the device's preferred buffer: the device may give one all the same.
+  /// `size` is a multiple of chunk_size_for; the zone is empty.
+  void set_chunk_size(Bytes size) { chunk_size_ = size; }
   /// First byte of the zone that `set_zone(size)` would not keep.
   Address kept_by(Bytes size) const;
   /// Counts up whenever a chunk of the zone goes or comes: what was bound in the zone before has to be bound anew.
@@ -52,7 +55,8 @@ class Arena {
     Address base = 0;
     Bytes size = 0;
   };
-  /// Leases and allocates a shelf of `size` bytes (≤ chunk_size). Errors: over_budget, device_oom, invalid_argument.
+  /// Leases and allocates a shelf of `size` bytes (at most chunk_size_for, or a single object's). Errors: over_budget,
+  /// device_oom, invalid_argument (0 bytes).
   Result<Shelf> add_shelf(Bytes size);
   /// Frees the shelf at `base`.
   void remove_shelf(Address base);

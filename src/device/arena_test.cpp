@@ -174,7 +174,7 @@ TEST_CASE("arena: shelves are buffers of their own, freed one by one") {
   auto arena = Arena::open(**sim, 64);
   REQUIRE(arena);
   CHECK_FALSE(arena->add_shelf(0));
-  CHECK_FALSE(arena->add_shelf(4097));
+  CHECK_FALSE(arena->add_shelf(4097));  // this device means what it says
   const auto a = arena->add_shelf(4096), b = arena->add_shelf(100);
   REQUIRE(a);
   REQUIRE(b);

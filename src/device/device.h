@@ -27,7 +27,8 @@ struct DeviceInfo {
   std::string device_id;  ///< physical identity; equal for two backends on one card; may be empty
   DeviceKind kind = DeviceKind::cpu;
   Bytes alignment = 32;     ///< of tensors in its buffers; a power of two
-  Bytes max_buffer = GiB;   ///< largest buffer that we ask for (≤ 1 GiB, ≤ the device's largest)
+  Bytes max_buffer = GiB;   ///< buffers larger than this (≤ 1 GiB, ≤ what the device prefers) are asked for only where a single
+                            ///< object needs one
   bool host_memory = true;  ///< its memory is the host's own (budget = RAM budget)
   int threads = 1;          ///< compute threads, fixed for the engine's life; 0 where it means nothing
 };
@@ -77,7 +78,7 @@ class Device {
   virtual ggml_backend_buffer_type_t buffer_type() const = 0;
 
   /// One driver allocation of exactly `size` bytes; the caller holds a lease for them.
-  /// Errors: device_oom (names device, bytes asked, bytes free), invalid_argument above max_buffer or for 0 bytes.
+  /// Errors: device_oom (names device, bytes asked, bytes free), invalid_argument for 0 bytes.
   virtual Result<DeviceBuffer> allocate(Bytes size) = 0;
   /// Host memory for staging and images, from the device's host buffer type where it has one; page-aligned. Where the driver
   /// hands out an ordinary buffer instead, `pinned()` is false and the log is told once. Errors: device_oom.

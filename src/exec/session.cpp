@@ -12,19 +12,28 @@ constexpr std::size_t kPlansKept = 4;
 constexpr std::size_t kCacheEntries = 16;
 constexpr Bytes kUnlimited = Bytes{1} << 60;
 
-// The planner refuses what no buffer can hold by number; here blocks have names.
-Status check_buffers(const Stage& stage, const StageNeed& need, const std::string& device) {
+/// An object that one buffer has to hold.
+struct Object {
+  Bytes size = 0;
+  std::string name;  // "encode: block 'embeddings'"
+};
+
+/// The stage's largest such object, and of those above `limit` the first by name.
+Object largest_object(const Stage& stage, const StageNeed& need, Bytes limit) {
+  Object largest;
   for (std::size_t b = 0; b < stage.blocks(); ++b) {
     const BlockCost& block = need.cost.blocks[b];
     const Bytes workspace = block.contiguous ? std::min(block.contiguous, block.workspace) : block.workspace;
-    const Bytes largest = std::max(need.mappable[b] ? 0 : block.weights, workspace);
-    if (need.cost.chunk > 0 && largest > need.cost.chunk)
-      return fail(Code::over_budget,
-                  fmt::format("{}: block '{}' needs {} in one buffer, the largest buffer of {} is {}", stage.spec().name,
-                              stage.model().blocks[b].name, format_bytes(largest), device, format_bytes(need.cost.chunk)),
-                  0, need.cost.chunk);
+    const Bytes size = std::max(need.mappable[b] ? 0 : block.weights, workspace);
+    if (size > limit && largest.name.empty())
+      largest.name = fmt::format("{}: block '{}'", stage.spec().name, stage.model().blocks[b].name);
+    largest.size = std::max(largest.size, size);
   }
-  return {};
+  for (const StateCost& state : need.cost.state) {
+    if (state.size > limit && largest.name.empty()) largest.name = fmt::format("{}: a value between blocks", stage.spec().name);
+    largest.size = std::max(largest.size, state.size);
+  }
+  return largest;
 }
 
 std::vector<ComponentId> components_of(const Prepared::Part& part, const std::vector<StageSpec>& specs) {
@@ -91,13 +100,11 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
   prepared->generation.assign(specs.size(), -1);
   for (auto& part : prepared->parts) {
     Device& device = memories_[part.device]->device();
+    SLUICE_TRY(enlarge_buffers(*prepared, part));
     const auto needs = stage_needs(*prepared, part);
     std::vector<ggml_cgraph*> graphs;
-    for (std::size_t i = 0; i < needs.size(); ++i) {
-      const Stage& stage = prepared->stages[part.stages[i]];
-      SLUICE_TRY(check_buffers(stage, needs[i], device.info().name));
-      for (ggml_cgraph* g : stage.distinct_graphs()) graphs.push_back(g);
-    }
+    for (const std::size_t s : part.stages)
+      for (ggml_cgraph* g : prepared->stages[s].distinct_graphs()) graphs.push_back(g);
     SLUICE_ASSIGN(part.backend, device.measure_backend(graphs));
     measure(part, specs);
     auto plan = plan_request(needs, part.capacity.value_or(kUnlimited), options_.plan);
@@ -119,6 +126,24 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
   return plans_.back().get();
 }
 
+Status Session::enlarge_buffers(Prepared& prepared, Prepared::Part& part) {
+  Device& device = memories_[part.device]->device();
+  const Bytes preferred = Arena::chunk_size_for(device.info());
+  const auto needs = stage_needs(prepared, part);
+  Bytes largest = 0;
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    const Object object = largest_object(prepared.stages[part.stages[i]], needs[i], preferred);
+    if (part.giant.empty()) part.giant = object.name;
+    largest = std::max(largest, object.size);
+  }
+  if (largest <= preferred) return {};
+  part.chunk = (largest + preferred - 1) / preferred * preferred;
+  for (const std::size_t s : part.stages) {
+    SLUICE_ASSIGN(prepared.stages[s], Stage::build(prepared.specs[s], store_, device, variants_[part.device], part.chunk));
+  }
+  return {};
+}
+
 std::vector<StageNeed> Session::stage_needs(const Prepared& prepared, const Prepared::Part& part) const {
   std::vector<StageNeed> needs;
   for (const std::size_t s : part.stages) {
@@ -136,6 +161,7 @@ DeviceMemory::Need Session::need_of(const Prepared& prepared, const Prepared::Pa
   need.zone = part.plan.zone;
   need.workspace = part.plan.workspace();
   need.backend = part.backend;
+  need.chunk = part.chunk;
   need.components = components_of(part, prepared.specs);
   auto order = part.stages;
   std::stable_sort(order.begin(), order.end(),
@@ -180,7 +206,8 @@ Status Session::bind_stage(Prepared& prepared, std::size_t s) {
   if (stage.bound()) {
     if (prepared.generation[s] == arena.generation() && stage.places() == places) return {};
     // Tensors are bound once: what lies elsewhere now gets new ones.
-    SLUICE_ASSIGN(stage, Stage::build(prepared.specs[s], store_, memories_[device]->device(), variants_[device]));
+    SLUICE_ASSIGN(stage, Stage::build(prepared.specs[s], store_, memories_[device]->device(), variants_[device],
+                                      prepared.parts[prepared.part_of[s]].chunk));
   }
   prepared.generation[s] = -1;
   auto done = stage.bind(prepared.placement(s).plan, std::move(places), arena, store_);
@@ -231,7 +258,14 @@ Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::v
     std::vector<BlockId> fresh;
     for (const auto& want : need.wanted)
       if (!memory.resident(want.block)) fresh.push_back(want.block);
-    SLUICE_TRY(memory.admit(need));
+    if (auto admitted = memory.admit(need); !admitted) {
+      Error e = std::move(admitted).error();
+      if (e.code == Code::device_oom && part.chunk > 0)
+        e.message = fmt::format("{} needs {} in one buffer, {} prefers at most {}, and it was asked: {}", part.giant,
+                                format_bytes(part.chunk), memory.device().info().name,
+                                format_bytes(Arena::chunk_size_for(memory.device().info())), e.message);
+      return fail(std::move(e));
+    }
     for (const BlockId id : fresh) brought_.emplace_back(part.device, id);
     claims_[part.device] = need.zone;
     memory.claim_zone(this, need.zone);

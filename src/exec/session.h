@@ -31,6 +31,8 @@ struct Prepared {
     RequestPlan plan;                 ///< parallel to `stages`
     Bytes backend = 0;                ///< the backend's account, margin included
     std::optional<Bytes> capacity;    ///< what it was planned in; none: unlimited
+    Bytes chunk = 0;                  ///< bytes of one buffer, where an object needs more than the device prefers; else 0
+    std::string giant;                ///< that object, for messages
     Bytes aside = 0;                  ///< bytes of the budget that were not the plan's to use
   };
   std::vector<StageSpec> specs;
@@ -96,6 +98,7 @@ class Session {
 
  private:
   void measure(Prepared::Part& part, const std::vector<StageSpec>& specs) const;
+  Status enlarge_buffers(Prepared& prepared, Prepared::Part& part);
   std::vector<StageNeed> stage_needs(const Prepared& prepared, const Prepared::Part& part) const;
   DeviceMemory::Need need_of(const Prepared& prepared, const Prepared::Part& part, const std::vector<bool>& skip) const;
   std::vector<WeightPlace> places_of(const Prepared& prepared, std::size_t stage) const;

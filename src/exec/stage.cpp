@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-Result<Stage> Stage::build(StageSpec spec, WeightStore& store, Device& device, const Variants& variants) {
+Result<Stage> Stage::build(StageSpec spec, WeightStore& store, Device& device, const Variants& variants, Bytes chunk) {
   if (spec.lanes.empty()) return fail(Code::invalid_argument, fmt::format("stage {} has no lanes", spec.name));
   Stage stage;
   stage.spec_ = std::move(spec);
@@ -21,7 +21,7 @@ Result<Stage> Stage::build(StageSpec spec, WeightStore& store, Device& device, c
   cost.lanes = static_cast<int>(lanes);
   cost.sweeps = stage.spec_.sweeps;
   cost.alignment = device.info().alignment;
-  cost.chunk = Arena::chunk_size_for(device.info());
+  cost.chunk = chunk > 0 ? chunk : Arena::chunk_size_for(device.info());
   const auto rates = device.rates();
   cost.link_bytes_per_s = rates.link_bytes_per_s;
   cost.link_latency_s = rates.link_latency_s;

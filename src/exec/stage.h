@@ -32,8 +32,9 @@ struct WeightPlace {
 /// Built without device memory, so that a plan can be made (and refused) before anything is allocated; bound once.
 class Stage {
  public:
+  /// `chunk`: one buffer's bytes, a multiple of the alignment; 0: what the device prefers.
   /// Errors: those of build_lane; invalid_argument without lanes.
-  static Result<Stage> build(StageSpec spec, WeightStore& store, Device& device, const Variants& variants);
+  static Result<Stage> build(StageSpec spec, WeightStore& store, Device& device, const Variants& variants, Bytes chunk = 0);
 
   const StageSpec& spec() const { return spec_; }
   const StageCost& cost() const { return cost_; }

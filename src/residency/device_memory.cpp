@@ -157,7 +157,7 @@ RoomQuestion DeviceMemory::question(Bytes capacity, Bytes zone) const {
   RoomQuestion q;
   q.capacity = capacity;
   q.zone = zone;
-  q.largest = arena_.chunk_size();
+  q.largest = Arena::chunk_size_for(device_.info());
   // The zone's chunks count too: drivers bound the number of buffers.
   q.shelves_at_most = static_cast<std::size_t>(kFewShelves + (capacity - std::min(capacity, zone)) / q.largest);
   q.shelves = arena_.shelves();
@@ -305,6 +305,10 @@ Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
   }
   free_empty_shelves();
   const Bytes zone_before = arena_.zone(), backend_before = share_.backend();
+  if (need.chunk > arena_.chunk_size()) {
+    SLUICE_TRY(resize_zone(0));
+    arena_.set_chunk_size(need.chunk);
+  }
   if (d.zone < zone_before) SLUICE_TRY(resize_zone(d.zone));
   std::vector<Arena::Shelf> fresh;
   std::vector<BlockId> newly_booked;

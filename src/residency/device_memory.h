@@ -104,6 +104,7 @@ class DeviceMemory {
     Bytes zone = 0;       ///< its zone: what its stages work in and the residents in their lee
     Bytes workspace = 0;  ///< of that, from its start: what some stage of it works over
     Bytes backend = 0;
+    Bytes chunk = 0;                      ///< the zone's chunks have at least this
     std::vector<ComponentId> components;  ///< the request's
     std::vector<Wanted> wanted;           ///< the first to be kept first
   };

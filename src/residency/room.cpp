@@ -62,7 +62,7 @@ bool shelve(const std::vector<Bytes>& wanted, const std::vector<std::size_t>& le
     if (answer.new_shelves.empty() || answer.new_shelves.back() + size > goal) {
       if (answer.new_shelves.size() == count) return false;
       const bool last = answer.new_shelves.size() + 1 == count;
-      goal = std::min(halves && !last ? std::max(rest / 2, size) : rest, most);
+      goal = std::max(std::min(halves && !last ? rest / 2 : rest, most), size);
       answer.new_shelves.push_back(0);
     }
     answer.places[w] = {true, answer.new_shelves.size() - 1, answer.new_shelves.back()};
@@ -115,10 +115,7 @@ std::optional<RoomAnswer> fit(const RoomQuestion& q, const std::vector<bool>& ma
 
 Result<RoomAnswer> make_room(const RoomQuestion& q) {
   Bytes least = q.zone + q.booked;
-  for (const Bytes size : q.wanted) {
-    least += size;
-    if (size > q.largest) return fail(Code::over_budget, "an object is larger than the largest buffer", size, q.largest);
-  }
+  for (const Bytes size : q.wanted) least += size;
   for (const auto& o : q.stay) least += o.size;
   std::vector<bool> marked(q.leave.size(), false);
   auto answer = fit(q, marked);

@@ -22,7 +22,7 @@ struct RoomQuestion {
   Bytes capacity = 0;  ///< for zone, shelves and bookings together
   Bytes zone = 0;      ///< bytes the zone will have
   Bytes booked = 0;    ///< bytes of new bookings
-  Bytes largest = 0;   ///< one shelf has at most this
+  Bytes largest = 0;   ///< a shelf has at most this, unless it is for a single larger object
   std::size_t shelves_at_most = 0;
   std::vector<Arena::Shelf> shelves;
   std::vector<RoomOccupant> stay;   ///< never leave

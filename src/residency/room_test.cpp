@@ -167,14 +167,16 @@ TEST_CASE("room: with blocks of one size no more than a block above what is miss
   CHECK(tried > 500);
 }
 
-TEST_CASE("room: an object above the largest buffer is refused") {
+TEST_CASE("room: an object above the largest buffer gets a shelf of its own") {
   RoomQuestion q;
   q.capacity = 1000;
   q.largest = 100;
   q.shelves_at_most = 10;
-  q.wanted = {101};
-  const auto refused = make_room(q);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().needed == 101);
-  CHECK(refused.error().available == 100);
+  q.wanted = {64, 132, 32};
+  const auto answer = make_room(q);
+  REQUIRE(answer);
+  REQUIRE(answer->new_shelves.size() == 3);
+  CHECK(answer->new_shelves[answer->places[1].shelf] == 132);
+  q.wanted[1] = 1000;
+  CHECK(make_room(q).error().code == Code::over_budget);
 }
