@@ -16,8 +16,8 @@ constexpr std::chrono::milliseconds kCancelPoll{20};
 // Drivers may free late: this often and this many times it is looked whether they have.
 constexpr std::chrono::milliseconds kLateFreePoll{10};
 constexpr int kLateFreePolls = 10;
-// Beside those that are as large as a buffer can be.
-constexpr Bytes kFewShelves = 6;
+// Shelves beside those that are as large as a buffer can be: usually, and at most. Drivers bound the number of buffers.
+constexpr Bytes kFewShelves = 6, kManyShelves = 24;
 constexpr Bytes kUnlimited = Bytes{1} << 60;
 
 }  // namespace
@@ -158,8 +158,9 @@ RoomQuestion DeviceMemory::question(Bytes capacity, Bytes zone) const {
   q.capacity = capacity;
   q.zone = zone;
   q.largest = Arena::chunk_size_for(device_.info());
-  // The zone's chunks count too: drivers bound the number of buffers.
-  q.shelves_at_most = static_cast<std::size_t>(kFewShelves + (capacity - std::min(capacity, zone)) / q.largest);
+  const Bytes full = (capacity - std::min(capacity, zone)) / q.largest;  // the zone's chunks count too
+  q.shelves_usual = static_cast<std::size_t>(kFewShelves + full);
+  q.shelves_at_most = static_cast<std::size_t>(kManyShelves + full);
   q.shelves = arena_.shelves();
   return q;
 }

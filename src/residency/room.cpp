@@ -104,8 +104,8 @@ std::optional<RoomAnswer> fit(const RoomQuestion& q, const std::vector<bool>& ma
   if (!shelve(wanted, left, count, q.largest, false, answer)) return std::nullopt;
   // Halves can be given back one by one, but no shelf is spent on them that somebody else may need for what is free still.
   const std::size_t used = answer.new_shelves.size();
-  const Bytes others = (q.capacity - rest.taken - total + q.largest - 1) / q.largest;
-  const std::size_t spare = count - used - static_cast<std::size_t>(std::min<Bytes>(count - used, others));
+  const Bytes others = (q.capacity - rest.taken - total + q.largest - 1) / q.largest + rest.shelves + used;
+  const std::size_t spare = q.shelves_usual - static_cast<std::size_t>(std::min<Bytes>(q.shelves_usual, others));
   RoomAnswer in_halves = answer;
   if (spare > 1 && shelve(wanted, left, used + spare / 2, q.largest, true, in_halves)) return in_halves;
   return answer;

@@ -23,7 +23,8 @@ struct RoomQuestion {
   Bytes zone = 0;      ///< bytes the zone will have
   Bytes booked = 0;    ///< bytes of new bookings
   Bytes largest = 0;   ///< a shelf has at most this, unless it is for a single larger object
-  std::size_t shelves_at_most = 0;
+  std::size_t shelves_at_most = 0;  ///< more are not made, whatever has to leave for it
+  std::size_t shelves_usual = 0;    ///< more are not made only to have them smaller
   std::vector<Arena::Shelf> shelves;
   std::vector<RoomOccupant> stay;   ///< never leave
   std::vector<RoomOccupant> leave;  ///< may leave, in this order

@@ -70,6 +70,7 @@ RoomQuestion random_question(unsigned seed, bool equal) {
   RoomQuestion q;
   q.largest = 64 * 20;
   q.shelves_at_most = 40;
+  q.shelves_usual = rng() % 20;
   q.zone = 64 * (rng() % 30);
   q.booked = rng() % 4 ? 0 : 64 * (rng() % 5);
   Bytes taken = q.zone + q.booked;
