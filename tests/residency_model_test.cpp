@@ -141,7 +141,7 @@ Sequence shrunk(Sequence sequence, const std::string& kind) {
     for (std::size_t i = sequence.steps.size(); i-- > 0;)
       smaller |= attempt([&](Sequence& s) { s.steps.erase(s.steps.begin() + static_cast<std::ptrdiff_t>(i)); });
     for (std::size_t i = 0; i < sequence.steps.size(); ++i) {
-      const Step& step = sequence.steps[i];
+      const Step step = sequence.steps[i];  // a copy: an attempt replaces the sequence
       if (step.trouble != Trouble::none) smaller |= attempt([&](Sequence& s) { s.steps[i].trouble = Trouble::none; });
       if (step.sweeps > 1) smaller |= attempt([&](Sequence& s) { s.steps[i].sweeps = 1; });
       if (step.lanes > 1) smaller |= attempt([&](Sequence& s) { s.steps[i].lanes = 1; });
@@ -175,7 +175,7 @@ TEST_CASE("random sequences of everything that can happen to weights: no rule is
     const std::string kind = kind_of(rules[0]);
     if (++kinds[kind] > 1) continue;
     FAIL_CHECK(text_of(shrunk(sequence, kind), seed) << "  found as: " << rules[0]);
-    if (kinds.size() >= 40) break;
+    if (kinds.size() >= 20) break;
   }
   for (const auto& [kind, times] : kinds) MESSAGE(times, " × ", kind);
   MESSAGE(

@@ -136,9 +136,11 @@ World::World(const Setup& setup) : setup_(setup) {
   for (std::size_t d = 0; d < kDevices; ++d)
     memories_[d] = std::make_unique<DeviceMemory>(
         *devices_[d], *store_, DeviceMemory::Options{setup.budgets[d], {}, [this, d](const Move& move) {
-                                                       moves_[d].push_back({move, move.block.component < kFirstCache &&
-                                                                                      model_of(move.block.component) &&
-                                                                                      store_->has_host_copy(move.block)});
+                                                       const bool copy = move.block.component < kFirstCache &&
+                                                                         model_of(move.block.component) &&
+                                                                         store_->has_host_copy(move.block);
+                                                       const std::lock_guard lock(mutex_);
+                                                       moves_[d].push_back({move, copy});
                                                        switch (move.kind) {
                                                          case Move::Kind::loaded:
                                                            ++seen.loaded;
@@ -232,7 +234,10 @@ void World::phase(const char* name, const std::function<void()>& act, const std:
       if (move.kind == Move::Kind::loaded) continue;
       const Tenant* t = before[d].find(move.block);
       // A stage that works where residents of the zone lie takes their places; everything else stays.
-      if (!t || !t->in_zone || t->fixed) say("{}, device {}: {} left", name, d, name_of(move.block));
+      const bool brought = std::ranges::any_of(moves_[d], [&, id = move.block](const SeenMove& m) {
+        return m.move.kind == Move::Kind::loaded && m.move.block == id;
+      });
+      if (t ? !t->in_zone || t->fixed : !brought) say("{}, device {}: {} left", name, d, name_of(move.block));
     }
   }
 }
@@ -276,13 +281,14 @@ Status World::bind(Session& s, Prepared& prepared, const std::vector<bool>& skip
   const auto asked = asked_of(prepared, skip);
   phase("bind", [&] { bound = s.bind(prepared, faults_->token, skip); }, asked);
   if (!bound) return bound;
+  const auto settled = asked_of(prepared, skip);  // as it is bound: it may have settled in a zone that was there
   for (const auto& part : prepared.parts) {
     const auto books = device(part.device).ledger().report();
     const auto budget = memory(part.device).budget();
     if (budget && books.total + books.backend > *budget)
       say("after bind, device {}: {} + {} bytes taken of {}", part.device, books.total, books.backend, *budget);
     may_exceed_[part.device] = false;
-    for (const auto& [id, size] : asked[part.device]->wanted)
+    for (const auto& [id, size] : settled[part.device]->wanted)
       if (!memory(part.device).place(id)) say("after bind: {} has no place", name_of(id));
   }
   return {};
@@ -339,42 +345,46 @@ void World::refused(Session& s, const std::vector<StageSpec>& specs, const Error
   may_exceed_[d] = exceeds || may_exceed_[d] || prepared;
 }
 
-Status World::run_stage(Session& s, Prepared*& prepared, std::size_t stage, const Step& step) {
-  const std::vector<std::optional<Asked>> none(kDevices);
-  const std::size_t model = *model_of(prepared->specs[stage].component);
+Status World::run_sweeps(Session& s, Prepared& prepared, std::size_t stage, const Step& step, int& sweep, bool may_replan) {
+  const std::size_t model = *model_of(prepared.specs[stage].component);
   const auto inputs = inputs_of(model, step.lanes);
-  std::unique_ptr<SweepRunner> runner;
-  bool first = true, keep_plan = false;
-  const auto begin = [&](int sweeps) -> Status {
-    Status status;
-    const int allocs = faults_->allocs;
-    phase(
-        "begin",
-        [&] {
-          auto begun = s.begin(*prepared, stage, faults_->token, sweeps);
-          if (begun)
-            runner = std::move(*begun);
-          else
-            status = fail(std::move(begun).error());
-        },
-        none);
-    if (faults_->allocs != allocs) say("begin: something was allocated");
-    return status;
-  };
-  SLUICE_TRY(begin(0));
-  for (int sweep = 0; sweep < step.sweeps; ++sweep) {
-    if (sweep == step.n && step.trouble == Trouble::budget) {
+  const int allocs = faults_->allocs;
+  SLUICE_ASSIGN(auto runner, s.begin(prepared, stage, faults_->token, step.sweeps - sweep));
+  for (bool first = true; sweep < step.sweeps; ++sweep, first = false) {
+    if (!first && sweep == step.n && step.trouble == Trouble::budget) {
       const auto books = device(step.device).ledger().report();
-      quiet("budget", [&] { memory(step.device).set_budget(step.size); });
+      memory(step.device).set_budget(step.size);
       if (step.size && books.total + books.backend > *step.size) may_exceed_[step.device] = true;
     }
-    if (sweep == step.n && step.trouble == Trouble::hold) {
-      const BlockId id{prepared->specs[stage].component, step.block % static_cast<std::uint32_t>(world_model(model).blocks())};
+    if (!first && sweep == step.n && step.trouble == Trouble::hold) {
+      const BlockId id{prepared.specs[stage].component, step.block % static_cast<std::uint32_t>(world_model(model).blocks())};
       holds_.emplace_back(id, store_->hold(id));
     }
-    if (sweep > 0 && !keep_plan && s.outdated(*prepared)) {
-      runner.reset();
-      s.end();
+    if (!first && may_replan && s.outdated(prepared)) break;
+    SLUICE_ASSIGN(const auto outputs, sweep_once(*runner, prepared.stages[stage], inputs, first, [](int) {}));
+    for (std::size_t l = 0; l < step.lanes; ++l)
+      if (outputs[l][0] != alone(model, l)) say("{}, lane {}: not the bits of a run alone", kModelNames[model], l);
+  }
+  if (faults_->allocs != allocs) say("stage: something was allocated");
+  const auto& placement = prepared.placement(stage);
+  for (std::uint32_t b = 0; b < placement.places.size(); ++b)
+    if (placement.places[b].kind == WeightPlace::Kind::resident &&
+        !memory(store_->device_of(prepared.specs[stage].component)).resident({prepared.specs[stage].component, b}))
+      say("after the stage: block {} is planned as resident, and is not", b);
+  const auto stats = runner->stats();
+  // Stopped early, it may have begun with the sweep after.
+  if (sweep == step.sweeps && stats.copied.size() > 1 && stats.copied.back() != placement.plan.bytes_per_sweep)
+    say("{} bytes copied by the last sweep, {} planned", stats.copied.back(), placement.plan.bytes_per_sweep);
+  runner.reset();
+  s.end();
+  return {};
+}
+
+Status World::run_stage(Session& s, Prepared*& prepared, std::size_t stage, const Step& step) {
+  const std::vector<std::optional<Asked>> none(kDevices);
+  bool may_replan = true;
+  for (int sweep = 0; sweep < step.sweeps;) {
+    if (sweep > 0) {
       ++seen.replans;
       Result<Prepared*> another;
       quiet("prepare again", [&] { another = s.prepare(prepared->specs); });
@@ -384,31 +394,15 @@ Status World::run_stage(Session& s, Prepared*& prepared, std::size_t stage, cons
         SLUICE_TRY(bind(s, **another, skip));
         prepared = *another;
       } else if (another.error().code == Code::over_budget) {
-        keep_plan = true;
+        may_replan = false;  // what is taken is kept
       } else {
         return fail(std::move(another).error());
       }
-      SLUICE_TRY(begin(step.sweeps - sweep));
-      first = true;
     }
-    const int allocs = faults_->allocs;
-    Result<std::vector<LaneOutputs>> outputs;
-    phase("sweep", [&] { outputs = sweep_once(*runner, prepared->stages[stage], inputs, first, [](int) {}); }, none);
-    if (faults_->allocs != allocs) say("sweep: something was allocated");
-    if (!outputs) return fail(std::move(outputs).error());
-    for (std::size_t l = 0; l < step.lanes; ++l)
-      if ((*outputs)[l][0] != alone(model, l)) say("{}, lane {}: not the bits of a run alone", kModelNames[model], l);
-    first = false;
+    Status swept;
+    phase("stage", [&] { swept = run_sweeps(s, *prepared, stage, step, sweep, may_replan); }, none);
+    SLUICE_TRY(std::move(swept));
   }
-  for (std::uint32_t b = 0; b < prepared->placement(stage).places.size(); ++b)
-    if (prepared->placement(stage).places[b].kind == WeightPlace::Kind::resident &&
-        !memory(store_->device_of(prepared->specs[stage].component)).resident({prepared->specs[stage].component, b}))
-      say("after the stage: {} is planned as resident, and is not", b);
-  const auto stats = runner->stats();
-  if (stats.copied.size() > 1 && stats.copied.back() != prepared->placement(stage).plan.bytes_per_sweep)
-    say("{} bytes copied by the last sweep, {} planned", stats.copied.back(), prepared->placement(stage).plan.bytes_per_sweep);
-  runner.reset();
-  s.end();
   return {};
 }
 
@@ -472,6 +466,13 @@ void World::run(const Step& step) {
       if (!ok) say("{} (\"{}\") for trouble: {}", code_name(error.code), error.message, describe(step));
     };
     const bool no_host = prepared && error.code == Code::over_budget && setup_.host_budget;
+    // A held block that lies in the zone stays there; who needs its place is refused by name.
+    const bool in_the_way =
+        prepared && error.code == Code::over_budget && error.message.find("is held where") != std::string::npos &&
+        std::ranges::any_of(before, [](const DeviceState& state) {
+          return std::ranges::any_of(state.tenants, [](const Tenant& tenant) { return tenant.fixed && tenant.in_zone; });
+        });
+    if (in_the_way) return;
     if (refusal || (no_host && host_needed(specs) > *setup_.host_budget)) {
       // A driver that refused once was asked again.
       expect(!hit || step.trouble == Trouble::alloc || step.trouble == Trouble::host);

@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -108,6 +109,8 @@ class World {
   void phase(const char* name, const std::function<void()>& act, const std::vector<std::optional<Asked>>& asked);
   void quiet(const char* name, const std::function<void()>& act);
   void run(const Step& step);
+  /// Sweeps from number `sweep` on until the last, or until the budget is another.
+  Status run_sweeps(Session& s, Prepared& prepared, std::size_t stage, const Step& step, int& sweep, bool may_replan);
   Status run_stage(Session& s, Prepared*& prepared, std::size_t stage, const Step& step);
   Status bind(Session& s, Prepared& prepared, const std::vector<bool>& skip);
   std::vector<std::optional<Asked>> asked_of(const Prepared& prepared, const std::vector<bool>& skip) const;
@@ -132,6 +135,7 @@ class World {
   std::set<BlockId> flags_;
   std::vector<Cache> caches_;
   std::map<ComponentId, LastUse> used_;
+  std::mutex mutex_;                                   // moves come from link threads, too
   std::array<std::set<BlockId>, kDevices> loaded_;     // by the moves reported
   std::array<std::vector<SeenMove>, kDevices> moves_;  // of the phase
   std::array<bool, kDevices> may_exceed_{};            // its budget was cut below what is held, and nobody has run since
