@@ -56,18 +56,31 @@ Session::Session(std::vector<DeviceMemory*> memories, WeightStore& store, Sessio
 
 Session::~Session() { release(); }
 
-void Session::measure(Prepared::Part& part, const std::vector<StageSpec>& specs) const {
+void Session::measure(Prepared::Part& part, std::set<BlockId> planned) const {
   const DeviceMemory& memory = *memories_[part.device];
   const auto budget = memory.budget();
-  part.aside = memory.set_aside(part.backend, components_of(part, specs));
+  planned.insert(part.fixed.begin(), part.fixed.end());
+  part.aside = memory.set_aside(part.backend, planned);
+  for (const BlockId id : part.fixed) part.aside += align_up(store_.layout(id).size, memory.device().info().alignment);
   part.capacity = budget;
   if (budget) part.capacity = *budget - std::min(*budget, part.aside);
 }
 
 bool Session::outdated(const Prepared& prepared) const {
   return std::any_of(prepared.parts.begin(), prepared.parts.end(), [&](const auto& part) {
-    Prepared::Part now = {part.device, part.stages, {}, part.backend, {}, 0};
-    measure(now, prepared.specs);
+    // Blocks that cannot leave and that the plan keeps are the plan's own bytes.
+    std::set<BlockId> planned;
+    for (std::size_t i = 0; i < part.stages.size(); ++i) {
+      const auto& places = part.plan.stages[i].places;
+      for (std::uint32_t b = 0; b < places.size(); ++b)
+        if (places[b].kind == WeightPlace::Kind::resident || places[b].kind == WeightPlace::Kind::mapped)
+          planned.insert({prepared.specs[part.stages[i]].component, b});
+    }
+    Prepared::Part now;
+    now.device = part.device;
+    now.backend = part.backend;
+    now.fixed = part.fixed;
+    measure(now, planned);
     const auto moved = [&](std::size_t s) { return store_.device_of(prepared.specs[s].component) != part.device; };
     return now.capacity != part.capacity || std::any_of(part.stages.begin(), part.stages.end(), moved);
   });
@@ -100,13 +113,20 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
   prepared->generation.assign(specs.size(), -1);
   for (auto& part : prepared->parts) {
     Device& device = memories_[part.device]->device();
+    // What cannot leave, or could not once it is there, stays whatever is planned, and its bytes are not the plan's.
+    for (const std::size_t s : part.stages) {
+      for (std::uint32_t b = 0; b < prepared->stages[s].blocks(); ++b) {
+        const BlockId id{specs[s].component, b};
+        if (prepared->stages[s].cost().blocks[b].weights > 0 && fixed(id)) part.fixed.insert(id);
+      }
+    }
     SLUICE_TRY(enlarge_buffers(*prepared, part));
     const auto needs = stage_needs(*prepared, part);
     std::vector<ggml_cgraph*> graphs;
     for (const std::size_t s : part.stages)
       for (ggml_cgraph* g : prepared->stages[s].distinct_graphs()) graphs.push_back(g);
     SLUICE_ASSIGN(part.backend, device.measure_backend(graphs));
-    measure(part, specs);
+    measure(part, {});
     auto plan = plan_request(needs, part.capacity.value_or(kUnlimited), options_.plan);
     if (!plan) {
       Error e = std::move(plan).error();
@@ -117,9 +137,9 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
       return fail(std::move(e));
     }
     part.plan = std::move(*plan);
+    part.placed = part.plan;
   }
-  for (const auto& spec : specs)
-    if (std::find(used_.begin(), used_.end(), spec.component) == used_.end()) used_.push_back(spec.component);
+  for (const auto& spec : specs) memories_[store_.device_of(spec.component)]->use(spec.component, this);
   ++counters_.plans_built;
   if (plans_.size() >= kPlansKept) plans_.erase(plans_.begin());
   plans_.push_back(std::move(prepared));
@@ -144,12 +164,19 @@ Status Session::enlarge_buffers(Prepared& prepared, Prepared::Part& part) {
   return {};
 }
 
+bool Session::fixed(BlockId block) const {
+  return store_.held(block) || store_.has_flag(block, BlockFlag::merged) || store_.has_flag(block, BlockFlag::row_split);
+}
+
 std::vector<StageNeed> Session::stage_needs(const Prepared& prepared, const Prepared::Part& part) const {
   std::vector<StageNeed> needs;
   for (const std::size_t s : part.stages) {
     const ComponentId component = prepared.specs[s].component;
     StageNeed need{prepared.stages[s].cost(), component, {}};
-    for (std::uint32_t b = 0; b < need.cost.blocks.size(); ++b) need.mappable.push_back(store_.mappable({component, b}));
+    for (std::uint32_t b = 0; b < need.cost.blocks.size(); ++b) {
+      need.mappable.push_back(store_.mappable({component, b}));
+      if (part.fixed.contains({component, b})) need.cost.blocks[b].weights = 0;
+    }
     needs.push_back(std::move(need));
   }
   return needs;
@@ -158,11 +185,20 @@ std::vector<StageNeed> Session::stage_needs(const Prepared& prepared, const Prep
 DeviceMemory::Need Session::need_of(const Prepared& prepared, const Prepared::Part& part, const std::vector<bool>& skip) const {
   const DeviceMemory& memory = *memories_[part.device];
   DeviceMemory::Need need;
-  need.zone = part.plan.zone;
-  need.workspace = part.plan.workspace();
+  need.zone = part.placed.zone;
+  need.workspace = part.placed.workspace();
   need.backend = part.backend;
   need.chunk = part.chunk;
   need.components = components_of(part, prepared.specs);
+  for (const BlockId id : part.fixed) {
+    using Where = DeviceMemory::Wanted::Where;
+    const auto place = memory.place(id);
+    const Bytes size = align_up(store_.layout(id).size, memory.device().info().alignment);
+    if (place && !Arena::on_shelf(*place))
+      need.wanted.push_back({id, size, Where::zone, *place});  // where it is, or carried
+    else
+      need.wanted.push_back({id, size, store_.mappable(id) && !place ? Where::booked : Where::shelf, 0});
+  }
   auto order = part.stages;
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return prepared.specs[a].sweeps > prepared.specs[b].sweeps; });
@@ -190,6 +226,12 @@ std::vector<WeightPlace> Session::places_of(const Prepared& prepared, std::size_
   const DeviceMemory& memory = *memories_[prepared.parts[prepared.part_of[stage]].device];
   auto places = prepared.placement(stage).places;
   for (std::uint32_t b = 0; b < places.size(); ++b) {
+    const BlockId id{prepared.specs[stage].component, b};
+    if (prepared.parts[prepared.part_of[stage]].fixed.contains(id)) {
+      const auto at = memory.place(id);
+      places[b] = at ? WeightPlace{WeightPlace::Kind::resident, *at} : WeightPlace{WeightPlace::Kind::mapped, 0};
+      continue;
+    }
     if (places[b].kind != WeightPlace::Kind::resident) continue;
     // A block that the plan puts into the zone may be on a shelf already, and has a place there that is as good.
     const auto place = memory.place({prepared.specs[stage].component, b});
@@ -221,16 +263,33 @@ Status Session::bind_stage(Prepared& prepared, std::size_t s) {
   return {};
 }
 
-Status Session::reserve_staging(Prepared& prepared, Prepared::Part& part) {
+Status Session::reserve_staging(const Prepared& prepared) {
+  // Stages run one after another: one buffer serves all devices.
   Bytes largest = 0;
-  for (const std::size_t s : part.stages) {
+  for (std::size_t s = 0; s < prepared.stages.size(); ++s) {
     const ComponentId component = prepared.specs[s].component;
     for (std::uint32_t b = 0; b < prepared.stages[s].blocks(); ++b)
       if (store_.needs_staging({component, b})) largest = std::max(largest, store_.layout({component, b}).size);
   }
-  auto done = memories_[part.device]->reserve_staging(largest);
-  if (!done && cache_.drop()) done = memories_[part.device]->reserve_staging(largest);
+  staging_on_ = prepared.parts[0].device;
+  for (const auto& part : prepared.parts)
+    if (memories_[part.device]->staging().size() >= largest) staging_on_ = part.device;
+  auto done = memories_[staging_on_]->reserve_staging(largest);
+  if (!done && cache_.drop()) done = memories_[staging_on_]->reserve_staging(largest);
   return done;
+}
+
+void Session::choose_zone(Prepared& prepared, Prepared::Part& part, const std::vector<bool>& skip) const {
+  const DeviceMemory& memory = *memories_[part.device];
+  part.placed = part.plan;
+  const Bytes zone = memory.zone();
+  if (!part.capacity || zone <= part.plan.zone || zone + part.plan.shelves + part.plan.mapped <= *part.capacity) return;
+  // A zone that is larger than needed: it shrinks, or residents lie in it. Whatever gives up less; where neither gives anything
+  // up, the latter, which asks no driver.
+  const auto shrinking = memory.price(need_of(prepared, part, skip));
+  if (!settle_in(part.placed, stage_needs(prepared, part), zone, *part.capacity)) return;
+  const auto settling = memory.price(need_of(prepared, part, skip));
+  if (!settling || (shrinking && *settling > 0 && *shrinking <= *settling)) part.placed = part.plan;
 }
 
 Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::vector<bool>& skip) {
@@ -244,16 +303,14 @@ Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::v
     for (const std::size_t d : devices) {
       SLUICE_ASSIGN(auto turn, memories_[d]->take_turn(cancel));
       turns_.push_back(std::move(turn));
-      before_.push_back({d, claims_[d]});
+      before_.push_back({d, claims_[d], memories_[d]->zone()});
     }
     // From here on nothing of these components moves but by this request.
     for (const auto& spec : prepared.specs) holds_.push_back(store_.hold(spec.component));
   }
   for (auto& part : prepared.parts) {
     DeviceMemory& memory = *memories_[part.device];
-    const Bytes zone = memory.zone();
-    if (part.capacity && zone > part.plan.zone && zone + part.plan.shelves + part.plan.mapped > *part.capacity)
-      settle_in(part.plan, stage_needs(prepared, part), zone, *part.capacity);
+    choose_zone(prepared, part, skip);
     const auto need = need_of(prepared, part, skip);
     std::vector<BlockId> fresh;
     for (const auto& want : need.wanted)
@@ -269,8 +326,8 @@ Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::v
     for (const BlockId id : fresh) brought_.emplace_back(part.device, id);
     claims_[part.device] = need.zone;
     memory.claim_zone(this, need.zone);
-    SLUICE_TRY(reserve_staging(prepared, part));
   }
+  SLUICE_TRY(reserve_staging(prepared));
   for (std::size_t s = 0; s < prepared.stages.size(); ++s)
     if (skip.empty() || !skip[s]) SLUICE_TRY(bind_stage(prepared, s));
   return {};
@@ -278,6 +335,17 @@ Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::v
 
 Result<std::unique_ptr<SweepRunner>> Session::begin(Prepared& prepared, std::size_t s, const CancelToken& cancel, int sweeps) {
   end();
+  // A block in the lee of another stage may have come to be held since: it is carried away.
+  if (memories_[prepared.parts[prepared.part_of[s]].device]->pinned_below(prepared.stages[s].plan().transient)) {
+    std::vector<bool> skip(prepared.stages.size(), false);
+    for (std::size_t i = 0; i < s; ++i) skip[i] = true;
+    if (auto bound = bind(prepared, cancel, skip); !bound) {
+      Error e = std::move(bound).error();
+      e.message = fmt::format("a block is held where {} has to work, and there is no other place for it: release it first ({})",
+                              prepared.specs[s].name, e.message);
+      return fail(std::move(e));
+    }
+  }
   Stage& stage = prepared.stages[s];
   const Prepared::Part& part = prepared.parts[prepared.part_of[s]];
   DeviceMemory& memory = *memories_[part.device];
@@ -307,7 +375,8 @@ Result<std::unique_ptr<SweepRunner>> Session::begin(Prepared& prepared, std::siz
     if (!occupant.booked && !occupant.cache) weights += occupant.size;
   memory.lend(Use::weights, weights);
   running_on_ = part.device;
-  return std::make_unique<SweepRunner>(memory, store_, stage, sweeps > 0 ? sweeps : stage.spec().sweeps, cancel);
+  return std::make_unique<SweepRunner>(memory, store_, stage, memories_[staging_on_]->staging(),
+                                       sweeps > 0 ? sweeps : stage.spec().sweeps, cancel);
 }
 
 void Session::end() { memories_[running_on_]->take_back_lent(); }
@@ -320,6 +389,7 @@ void Session::finish(bool done) {
     for (const Before& before : before_) {
       claims_[before.device] = before.claim;
       memories_[before.device]->claim_zone(this, before.claim);
+      memories_[before.device]->restore_zone(before.zone);
     }
   }
   brought_.clear();
@@ -337,11 +407,8 @@ void Session::forget_plans() {
 void Session::release() {
   finish(false);
   forget_plans();
-  for (const ComponentId component : used_) {
-    if (!store_.in_use(component)) memories_[store_.device_of(component)]->forget(component);
-  }
-  used_.clear();
   for (std::size_t d = 0; d < memories_.size(); ++d) {
+    memories_[d]->unuse(this);
     claims_[d] = 0;
     memories_[d]->claim_zone(this, 0);
   }
@@ -355,8 +422,9 @@ Status Session::place(ComponentId component, std::size_t device) {
   std::erase_if(plans_, [&](const auto& p) {
     return std::any_of(p->specs.begin(), p->specs.end(), [&](const auto& spec) { return spec.component == component; });
   });
-  if (!store_.in_use(component)) memories_[from]->forget(component);
-  return store_.place(component, device);
+  SLUICE_TRY(store_.place(component, device));
+  memories_[from]->forget(component);
+  return {};
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,9 @@ struct Prepared {
     std::size_t device = 0;           ///< index into the session's devices
     std::vector<std::size_t> stages;  ///< indices, in order
     RequestPlan plan;                 ///< parallel to `stages`
+    RequestPlan placed;               ///< the same, as it is placed now
     Bytes backend = 0;                ///< the backend's account, margin included
+    std::set<BlockId> fixed;          ///< blocks that could not leave when it was planned: kept beside the plan
     std::optional<Bytes> capacity;    ///< what it was planned in; none: unlimited
     Bytes chunk = 0;                  ///< bytes of one buffer, where an object needs more than the device prefers; else 0
     std::string giant;                ///< that object, for messages
@@ -45,7 +48,7 @@ struct Prepared {
   /// Of the first device, where all of it runs on one.
   const RequestPlan& plan() const { return parts[0].plan; }
   Bytes backend() const { return parts[0].backend; }
-  const StagePlacement& placement(std::size_t stage) const { return parts[part_of[stage]].plan.stages[index_in[stage]]; }
+  const StagePlacement& placement(std::size_t stage) const { return parts[part_of[stage]].placed.stages[index_in[stage]]; }
 };
 
 /// Runs stages of a weight store's components, each on its component's device: keeps plans by shapes and budget, holds the
@@ -97,13 +100,15 @@ class Session {
   HostCache& cache() { return cache_; }
 
  private:
-  void measure(Prepared::Part& part, const std::vector<StageSpec>& specs) const;
+  void measure(Prepared::Part& part, std::set<BlockId> planned) const;
+  void choose_zone(Prepared& prepared, Prepared::Part& part, const std::vector<bool>& skip) const;
   Status enlarge_buffers(Prepared& prepared, Prepared::Part& part);
   std::vector<StageNeed> stage_needs(const Prepared& prepared, const Prepared::Part& part) const;
   DeviceMemory::Need need_of(const Prepared& prepared, const Prepared::Part& part, const std::vector<bool>& skip) const;
   std::vector<WeightPlace> places_of(const Prepared& prepared, std::size_t stage) const;
   Status bind_stage(Prepared& prepared, std::size_t stage);
-  Status reserve_staging(Prepared& prepared, Prepared::Part& part);
+  bool fixed(BlockId block) const;
+  Status reserve_staging(const Prepared& prepared);
 
   std::vector<DeviceMemory*> memories_;
   WeightStore& store_;
@@ -111,13 +116,13 @@ class Session {
   std::vector<Variants> variants_;
   HostCache cache_;
   std::vector<std::unique_ptr<Prepared>> plans_;  // most recently used last
-  std::vector<ComponentId> used_;                 // components it has planned with
   std::vector<DeviceMemory::Turn> turns_;         // while a request runs, as are the holds
   std::vector<WeightStore::Hold> holds_;
   std::size_t running_on_ = 0;  // the device of the stage that runs
+  std::size_t staging_on_ = 0;  // whose staging buffer the request uses, on whatever device it runs
   struct Before {
     std::size_t device = 0;
-    Bytes claim = 0;
+    Bytes claim = 0, zone = 0;
   };
   std::vector<Before> before_;                            // the zones of the request's devices before it
   std::vector<std::pair<std::size_t, BlockId>> brought_;  // device, block: given places by this request

@@ -23,8 +23,15 @@ void SweepStats::append(const SweepStats& later) {
   end = later.end;
 }
 
-SweepRunner::SweepRunner(DeviceMemory& memory, WeightStore& store, Stage& stage, int sweeps, const CancelToken& cancel)
-    : memory_(memory), device_(memory.device()), store_(store), stage_(stage), sweeps_(sweeps), cancel_(cancel) {
+SweepRunner::SweepRunner(DeviceMemory& memory, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps,
+                         const CancelToken& cancel)
+    : memory_(memory),
+      device_(memory.device()),
+      store_(store),
+      stage_(stage),
+      staging_(staging),
+      sweeps_(sweeps),
+      cancel_(cancel) {
   const std::size_t n = stage.blocks();
   block_end_.assign(2 * n, 0);
   copied_sweep_.assign(n, -1);
@@ -120,7 +127,7 @@ Result<Moment> SweepRunner::copy(const Job& job, Moment not_before) {
   const auto doing = [&] {
     return fmt::format("{}, copying block {}", stage_.spec().name, stage_.model().blocks[job.block].name);
   };
-  auto image = store_.fetch(id, memory_.staging(), stop_copies_);
+  auto image = store_.fetch(id, staging_, stop_copies_);
   if (!image) return fail_while(doing(), std::move(image).error());
   const BlockLayout& layout = store_.layout(id);
   if (layout.raw) {

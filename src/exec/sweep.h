@@ -30,9 +30,10 @@ struct SweepStats {
 /// here. Lifetime: one per run of a stage; the destructor stops and joins the link thread. Use from one thread.
 class SweepRunner {
  public:
-  /// `memory`: of the stage's device; its staging buffer is as large as the largest image that needs one. `sweeps`: how many
-  /// there will be, so that the last one prefetches nothing.
-  SweepRunner(DeviceMemory& memory, WeightStore& store, Stage& stage, int sweeps, const CancelToken& cancel);
+  /// `memory`: of the stage's device. `staging`: host memory for images that are put together at each use; at least the largest
+  /// image that needs it. `sweeps`: how many there will be, so that the last one prefetches nothing.
+  SweepRunner(DeviceMemory& memory, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps,
+              const CancelToken& cancel);
   ~SweepRunner();
   SweepRunner(const SweepRunner&) = delete;
   SweepRunner& operator=(const SweepRunner&) = delete;
@@ -66,6 +67,7 @@ class SweepRunner {
   Device& device_;
   WeightStore& store_;
   Stage& stage_;
+  std::span<std::byte> staging_;
   const int sweeps_;
   CancelToken cancel_;
   CancelToken stop_copies_;

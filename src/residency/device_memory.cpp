@@ -29,6 +29,7 @@ std::string_view leaving_name(Leaving why) {
     case Leaving::pressure: return "the budget became smaller";
     case Leaving::idle: return "nothing was asked for a while";
     case Leaving::closed: return "its component went";
+    case Leaving::lost: return "it could not be carried to another place";
   }
   return "";
 }
@@ -83,24 +84,22 @@ Bytes DeviceMemory::zone() const {
 }
 
 bool DeviceMemory::can_leave(BlockId block) const {
-  if (is_cache(block)) return true;
+  if (is_cache(block) || !store_.has(block.component)) return true;
   return !store_.held(block) && !store_.has_flag(block, BlockFlag::merged) && !store_.has_flag(block, BlockFlag::row_split);
 }
 
-Bytes DeviceMemory::set_aside(Bytes backend, const std::vector<ComponentId>& own) const {
+Bytes DeviceMemory::set_aside(Bytes backend, const std::set<BlockId>& planned) const {
   const std::lock_guard lock(mutex_);
   Bytes off = std::max(backend, share_.backend());
-  std::set<Address> whole;
-  for (const Occupant& o : list()) {
-    if (can_leave(o.block) || std::find(own.begin(), own.end(), o.block.component) != own.end()) continue;
-    if (Arena::on_shelf(o.at))
-      whole.insert(o.at / Arena::kShelf * Arena::kShelf);
-    else
-      off += o.size;
-  }
-  for (const auto& shelf : arena_.shelves())
-    if (whole.contains(shelf.base)) off += shelf.size;
+  for (const Occupant& o : list())
+    if (!can_leave(o.block) && !planned.contains(o.block)) off += o.size;
   return off;
+}
+
+bool DeviceMemory::pinned_below(Address end) const {
+  const std::lock_guard lock(mutex_);
+  const auto places = places_.overlapping(0, end);
+  return std::any_of(places.begin(), places.end(), [&](const auto& place) { return !can_leave(place.block); });
 }
 
 std::vector<DeviceMemory::Occupant> DeviceMemory::list() const {
@@ -116,15 +115,11 @@ std::vector<DeviceMemory::Occupant> DeviceMemory::occupants() const {
   return list();
 }
 
-bool DeviceMemory::again(const Occupant& o, const std::map<BlockId, Wanted>& wanted) {
-  const auto plan = wanted.find(o.block);
-  return !o.booked && plan != wanted.end() && plan->second.where == Wanted::Where::shelf;
-}
-
 std::vector<DeviceMemory::Occupant> DeviceMemory::in_order(const std::vector<ComponentId>& mine,
                                                            const std::map<BlockId, Wanted>& wanted,
-                                                           std::vector<RoomOccupant>& stay) const {
-  enum Rank { idle_booking, cache, streamed, with_host_copy, demotion, own_elsewhere, own };
+                                                           std::vector<RoomOccupant>& stay,
+                                                           std::vector<Occupant>& staying) const {
+  enum Rank { idle_booking, cache, streamed, with_host_copy, demotion, own_elsewhere };
   using Key = std::tuple<Rank, std::uint64_t, std::uint32_t>;
   std::vector<std::pair<Key, Occupant>> leaving;
   for (const Occupant& o : list()) {
@@ -133,12 +128,12 @@ std::vector<DeviceMemory::Occupant> DeviceMemory::in_order(const std::vector<Com
     const bool its = std::find(mine.begin(), mine.end(), o.block.component) != mine.end();
     const bool as_planned =
         plan != wanted.end() && plan->second.where == (o.booked ? Wanted::Where::booked : Wanted::Where::shelf);
-    if (!can_leave(o.block) || (as_planned && o.booked)) {
-      stay.push_back({o.at, o.size, o.booked});
+    if (!can_leave(o.block) || as_planned) {
+      stay.push_back({o.at, o.size, o.booked, !o.booked});
+      staying.push_back(o);
       continue;
     }
-    const Rank rank = as_planned                      ? own
-                      : o.booked                      ? idle_booking
+    const Rank rank = o.booked                        ? idle_booking
                       : plan != wanted.end()          ? own_elsewhere
                       : o.cache                       ? cache
                       : its                           ? streamed
@@ -169,19 +164,15 @@ RoomQuestion DeviceMemory::question(Bytes capacity, Bytes zone) const {
 struct DeviceMemory::Decision {
   Bytes zone = 0;
   std::vector<Occupant> leave;         // in order
-  std::vector<std::size_t> to_shelve;  // indices into Need::wanted, parallel to the answer's places
+  std::vector<Occupant> stay;          // parallel to the question's
+  std::vector<Occupant> carried;       // out of the zone, on to shelves
+  std::vector<std::size_t> to_shelve;  // indices into Need::wanted; the answer's places are theirs, then those of `carried`
   RoomAnswer room;
 };
 
 Result<DeviceMemory::Decision> DeviceMemory::decide(const Need& need) const {
   const Bytes backend = std::max(need.backend, share_.backend());
   const Bytes capacity = budget_ ? *budget_ - std::min(*budget_, backend) : kUnlimited;
-  for (const auto& place : places_.overlapping(0, need.workspace)) {
-    if (!can_leave(place.block))
-      return fail(Code::over_budget, fmt::format("block '{}' of {} is held where the request has to work: release it first",
-                                                 store_.model(place.block.component).blocks[place.block.block].name,
-                                                 store_.model(place.block.component).name));
-  }
   Decision d;
   std::map<BlockId, Wanted> wanted;
   Bytes booked = 0;
@@ -199,36 +190,68 @@ Result<DeviceMemory::Decision> DeviceMemory::decide(const Need& need) const {
   }
   q.booked = booked;
   std::vector<RoomOccupant> stay;
-  d.leave = in_order(need.components, wanted, stay);
+  d.leave = in_order(need.components, wanted, stay, d.stay);
   std::vector<RoomOccupant> leave;
-  for (const Occupant& o : d.leave) leave.push_back({o.at, o.size, o.booked, again(o, wanted)});
+  for (const Occupant& o : d.leave) leave.push_back({o.at, o.size, o.booked, !o.booked});
 
-  // Without anybody leaving; then with the zone no larger than needed; then making room.
+  // What lies in the zone goes by place. What cannot leave is carried to a shelf where it is in the way.
+  std::vector<PlaceTable::Place> in_zone;
+  for (const auto& place : places_.overlapping(0, Arena::kShelf))
+    if (!can_leave(place.block)) in_zone.push_back(place);
+  const auto aim = [&](Bytes zone) {
+    q.zone = zone;
+    q.wanted.resize(d.to_shelve.size());
+    d.carried.clear();
+    const Address kept = need.chunk > arena_.chunk_size() ? 0 : arena_.kept_by(zone);
+    for (const auto& place : in_zone) {
+      if (place.at >= need.workspace && place.at + place.size <= kept) continue;
+      d.carried.push_back({place.block, place.at, place.size, place.loaded, false, false});
+      q.wanted.push_back(place.size);
+    }
+    d.zone = zone;
+  };
+  // The zone as it is, or no larger than needed; without anybody leaving, or making room.
   q.stay = stay;
   q.stay.insert(q.stay.end(), leave.begin(), leave.end());
-  for (const Bytes zone : {q.zone, need.zone}) {
-    q.zone = zone;
-    if (auto room = make_room(q)) {
-      d.zone = zone;
-      d.leave.clear();
-      d.room = *std::move(room);
-      return d;
+  const std::size_t staying = stay.size();
+  for (const Bytes zone : {std::max(arena_.zone(), need.zone), need.zone}) {
+    aim(zone);
+    auto room = make_room(q);
+    if (!room) continue;
+    for (auto& moved : room->moved) {
+      if (moved.index < staying) continue;
+      moved.of_leave = true;
+      moved.index -= staying;
     }
+    d.room = *std::move(room);
+    return d;
   }
   q.stay = std::move(stay);
   q.leave = std::move(leave);
-  d.zone = need.zone;
+  aim(need.zone);
   SLUICE_ASSIGN(d.room, make_room(q));
-  for (const std::size_t i : d.room.given_up) {
-    if (!again(d.leave[i], wanted)) continue;
-    const auto at = std::find_if(need.wanted.begin(), need.wanted.end(),
-                                 [&](const Wanted& want) { return want.block == d.leave[i].block; });
-    d.to_shelve.push_back(static_cast<std::size_t>(at - need.wanted.begin()));
-  }
   return d;
 }
 
-void DeviceMemory::leave(BlockId block, Leaving why, bool moves) {
+Result<Bytes> DeviceMemory::price(const Need& need) const {
+  const std::lock_guard lock(mutex_);
+  SLUICE_ASSIGN(const Decision d, decide(need));
+  Bytes bytes = 0;
+  for (const std::size_t i : d.room.given_up) bytes += d.leave[i].booked ? 0 : d.leave[i].size;
+  std::map<BlockId, Bytes> lost;
+  const auto lose = [&](Address from, Address to, std::optional<BlockId> but = std::nullopt) {
+    for (const auto& place : places_.overlapping(from, to))
+      if (can_leave(place.block) && place.block != but) lost[place.block] = place.size;
+  };
+  lose(0, need.workspace);
+  lose(arena_.kept_by(d.zone), Arena::kShelf);
+  for (const Wanted& want : need.wanted)
+    if (want.where == Wanted::Where::zone) lose(want.at, want.at + want.size, want.block);
+  for (const auto& [block, size] : lost) bytes += size;
+  return bytes;
+}
+
+void DeviceMemory::leave(BlockId block, Leaving why) {
   const auto place = places_.find(block);
   const auto booking = booked_.find(block);
   const auto tell = [&](Move::Kind kind, Bytes size) {
@@ -237,7 +260,7 @@ void DeviceMemory::leave(BlockId block, Leaving why, bool moves) {
   if (booking != booked_.end()) {
     tell(Move::Kind::unbooked, booking->second.size());
     booked_.erase(booking);
-    store_.drop_mapped(block);
+    if (store_.has(block.component)) store_.drop_mapped(block);
   }
   if (!place) return;
   places_.erase(block);
@@ -248,15 +271,12 @@ void DeviceMemory::leave(BlockId block, Leaving why, bool moves) {
     return;
   }
   if (!place->loaded) return;
-  if (moves) {
-    tell(Move::Kind::moved, place->size);
-    return;
-  }
-  const bool demotion = !store_.has_host_copy(block);
+  const bool demotion = store_.has(block.component) && !store_.has_host_copy(block);
   ++(demotion ? counters_.demotions : counters_.evictions);
   counters_.given_up += place->size;
-  options_.log(LogLevel::debug, "give up {} of {}: {}", store_.model(block.component).blocks[block.block].name,
-               store_.model(block.component).name, leaving_name(why));
+  if (store_.has(block.component))
+    options_.log(LogLevel::debug, "give up {} of {}: {}", store_.model(block.component).blocks[block.block].name,
+                 store_.model(block.component).name, leaving_name(why));
   tell(demotion ? Move::Kind::demoted : Move::Kind::given_up, place->size);
 }
 
@@ -298,22 +318,82 @@ void DeviceMemory::drop_caches() {
   }
 }
 
-Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
-  for (const std::size_t i : d.room.given_up) {
-    const auto same = [&](const std::size_t w) { return need.wanted[w].block == d.leave[i].block; };
-    const bool moves = std::any_of(d.to_shelve.begin(), d.to_shelve.end(), same);
-    leave(d.leave[i].block, Leaving::room, moves);
+/// Bytes on their way from one place of a device to another.
+struct DeviceMemory::Luggage {
+  struct Piece {
+    Occupant from;
+    RoomAnswer::Place to;
+    std::vector<std::byte> bytes;  // empty where nothing was loaded yet, or the way over the host was refused
+  };
+  Lease lease;  // of the store's host ledger
+  std::vector<Piece> pieces;
+};
+
+DeviceMemory::Luggage DeviceMemory::pack(const RoomAnswer& room, const std::vector<Occupant>& leaving,
+                                         const std::vector<Occupant>& staying, const std::vector<Occupant>& carried) {
+  Luggage luggage;
+  Bytes total = 0;
+  for (std::size_t i = 0; i < carried.size(); ++i) {
+    luggage.pieces.push_back({carried[i], room.places[room.places.size() - carried.size() + i], {}});
+    total += carried[i].size;
   }
+  for (const auto& moved : room.moved) {
+    luggage.pieces.push_back({(moved.of_leave ? leaving : staying)[moved.index], moved.place, {}});
+    total += luggage.pieces.back().from.size;
+  }
+  auto lease = store_.host_ledger().reserve(Use::staging, total);
+  if (lease) luggage.lease = *std::move(lease);
+  for (auto& piece : luggage.pieces) {
+    if (lease && piece.from.loaded) {
+      piece.bytes.resize(piece.from.size);
+      if (!copy(piece.from.at, piece.bytes, false)) piece.bytes.clear();
+    }
+    // What cannot be carried is given up, and has a place all the same.
+    if (piece.bytes.empty())
+      leave(piece.from.block, Leaving::lost);
+    else
+      places_.erase(piece.from.block);
+  }
+  return luggage;
+}
+
+bool DeviceMemory::copy(Address at, std::span<std::byte> bytes, bool to_device) {
+  const ggml_context_ptr context{ggml_init({2 * ggml_tensor_overhead(), nullptr, true})};
+  if (!context) return false;
+  ggml_tensor* tensor = ggml_new_tensor_1d(context.get(), GGML_TYPE_I8, static_cast<std::int64_t>(bytes.size()));
+  if (!arena_.bind(tensor, at)) return false;
+  if (to_device) return device_.set(tensor, 0, bytes, 0, CancelToken{}).has_value();
+  return device_.get(tensor, 0, bytes, 0).has_value();
+}
+
+void DeviceMemory::unpack(Luggage& luggage, const std::vector<Arena::Shelf>& fresh) {
+  for (auto& piece : luggage.pieces) {
+    const bool arrives = !piece.to.fresh || piece.to.shelf < fresh.size();
+    const bool carried = !piece.bytes.empty();
+    const Address at = arrives ? (piece.to.fresh ? fresh[piece.to.shelf].base : 0) + piece.to.at : piece.from.at;
+    places_.put(piece.from.block, at, piece.from.size, carried);
+    if (!arrives || (carried && !copy(at, piece.bytes, true))) {
+      leave(piece.from.block, Leaving::lost);
+      if (arrives) places_.put(piece.from.block, at, piece.from.size, false);
+    } else if (carried && options_.on_move) {
+      options_.on_move({Move::Kind::moved, piece.from.block, piece.from.size, Leaving::room});
+    }
+  }
+}
+
+Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
+  for (const std::size_t i : d.room.given_up) leave(d.leave[i].block, Leaving::room);
+  Luggage luggage = pack(d.room, d.leave, d.stay, d.carried);
   free_empty_shelves();
   const Bytes zone_before = arena_.zone(), backend_before = share_.backend();
-  if (need.chunk > arena_.chunk_size()) {
-    SLUICE_TRY(resize_zone(0));
-    arena_.set_chunk_size(need.chunk);
-  }
-  if (d.zone < zone_before) SLUICE_TRY(resize_zone(d.zone));
   std::vector<Arena::Shelf> fresh;
   std::vector<BlockId> newly_booked;
   const auto take = [&]() -> Status {
+    if (need.chunk > arena_.chunk_size()) {
+      SLUICE_TRY(resize_zone(0));
+      arena_.set_chunk_size(need.chunk);
+    }
+    if (d.zone < zone_before) SLUICE_TRY(resize_zone(d.zone));
     SLUICE_TRY(share_.set_backend(std::max(backend_before, need.backend)));
     SLUICE_TRY(resize_zone(d.zone));
     for (const Bytes size : d.room.new_shelves) {
@@ -337,6 +417,8 @@ Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
   if (auto done = take(); !done) {
     for (const BlockId block : newly_booked) leave(block, Leaving::room);
     for (const auto& shelf : fresh) arena_.remove_shelf(shelf.base);
+    unpack(luggage, {});
+    drop_unfilled();
     if (arena_.zone() > zone_before) (void)resize_zone(zone_before);  // a smaller zone, or a short one: see set_zone
     (void)share_.set_backend(backend_before);                         // was booked before, in no more than is free now
     return done;
@@ -346,6 +428,7 @@ Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
     const auto& place = d.room.places[i];
     places_.put(want.block, place.fresh ? fresh[place.shelf].base + place.at : place.at, want.size, false);
   }
+  unpack(luggage, fresh);
   return {};
 }
 
@@ -411,44 +494,85 @@ void DeviceMemory::touch(ComponentId component) {
   used_[component] = ++now_;
 }
 
-void DeviceMemory::trim() {
-  const std::lock_guard lock(mutex_);
+void DeviceMemory::drop_unfilled() {
   for (const auto& place : places_.all())
     if (!place.loaded) places_.erase(place.block);
   free_empty_shelves();
 }
 
+void DeviceMemory::trim() {
+  const std::lock_guard lock(mutex_);
+  drop_unfilled();
+}
+
+void DeviceMemory::restore_zone(Bytes size) {
+  const std::lock_guard lock(mutex_);
+  if (arena_.zone() <= size) return;
+  for (const auto& place : places_.overlapping(arena_.kept_by(size), Arena::kShelf))
+    if (!can_leave(place.block)) return;
+  (void)resize_zone(size);  // where the driver refuses even less than it had given, the zone stays short
+}
+
+void DeviceMemory::use(ComponentId component, const void* user) {
+  const std::lock_guard lock(mutex_);
+  users_[component].insert(user);
+}
+
+void DeviceMemory::unuse(const void* user) {
+  const std::lock_guard lock(mutex_);
+  for (auto it = users_.begin(); it != users_.end();) {
+    if (it->second.erase(user) > 0 && it->second.empty()) {
+      forget_component(it->first);
+      it = users_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
 void DeviceMemory::relieve() {
   const std::lock_guard lock(mutex_);
   if (!budget_) return;
-  const Bytes backend = share_.backend();
-  const Bytes capacity = *budget_ - std::min(*budget_, backend);
-  RoomQuestion q = question(capacity, arena_.zone());
-  const auto order = in_order({}, {}, q.stay);
-  const std::size_t staying = q.stay.size();
-  for (const Occupant& o : order) q.stay.push_back({o.at, o.size, o.booked});
-  if (make_room(q)) return;
-  // The zone first: nobody works in it. Only whole chunks, so nothing has to be allocated.
-  const Bytes zone_before = arena_.zone();
-  Bytes shelves = 0;
-  for (const auto& o : q.stay) shelves += o.booked ? o.size : 0;
-  for (const auto& shelf : q.shelves) shelves += shelf.size;
-  const Bytes rest = capacity - std::min(capacity, shelves);
-  const Bytes zone = rest >= zone_before ? zone_before : arena_.kept_by(rest);
-  q.zone = zone;
-  q.leave.assign(q.stay.begin() + static_cast<std::ptrdiff_t>(staying), q.stay.end());
-  q.stay.resize(staying);
-  const auto room = make_room(q);
-  if (room) {
-    for (const std::size_t i : room->given_up) leave(order[i].block, Leaving::pressure);
-  } else {
-    for (const Occupant& o : order) leave(o.block, Leaving::pressure);
+  const Bytes capacity = *budget_ - std::min(*budget_, share_.backend());
+  Bytes taken = arena_.size();
+  for (const auto& [block, lease] : booked_) taken += lease.size();
+  if (taken <= capacity) return;
+  std::vector<RoomOccupant> stay;
+  std::vector<Occupant> staying;
+  const auto order = in_order({}, {}, stay, staying);
+  // The zone first: nobody works in it. Only whole chunks, so nothing has to be allocated for it.
+  const Bytes excess = taken - capacity, zone_before = arena_.zone();
+  const Bytes zone = arena_.kept_by(zone_before > excess ? zone_before - excess : 0);
+  RoomQuestion q = question(capacity, zone);
+  q.stay = std::move(stay);
+  for (const Occupant& o : order) q.leave.push_back({o.at, o.size, o.booked, !o.booked});
+  std::vector<Occupant> carried;
+  for (const auto& place : places_.overlapping(zone, Arena::kShelf)) {
+    if (can_leave(place.block)) continue;
+    carried.push_back({place.block, place.at, place.size, place.loaded, false, false});
+    q.wanted.push_back(place.size);
   }
+  auto room = make_room(q);
+  if (!room) {
+    room = RoomAnswer{};
+    for (std::size_t i = 0; i < order.size(); ++i) room->given_up.push_back(i);
+    carried.clear();
+  }
+  for (const std::size_t i : room->given_up) leave(order[i].block, Leaving::pressure);
+  Luggage luggage = pack(*room, order, staying, carried);
   free_empty_shelves();
-  if (zone != zone_before) {
-    leave_zone(arena_.kept_by(zone), Arena::kShelf, Leaving::pressure);
+  if (zone != zone_before && room) {
+    leave_zone(zone, Arena::kShelf, Leaving::pressure);
     (void)arena_.set_zone(zone);  // whole chunks go: nothing is allocated
   }
+  std::vector<Arena::Shelf> fresh;
+  for (const Bytes size : room->new_shelves) {
+    auto shelf = arena_.add_shelf(size);
+    if (!shelf) break;  // what was to stand on it is given up
+    fresh.push_back(*shelf);
+  }
+  unpack(luggage, fresh);
+  free_empty_shelves();
 }
 
 void DeviceMemory::unload(Leaving why) {
@@ -465,12 +589,16 @@ void DeviceMemory::unload(Leaving why) {
   if (!held_in_zone) (void)arena_.set_zone(0);  // shrinking to nothing allocates nothing
 }
 
-void DeviceMemory::forget(ComponentId component) {
-  const std::lock_guard lock(mutex_);
+void DeviceMemory::forget_component(ComponentId component) {
   for (const Occupant& o : list())
-    if (o.block.component == component) leave(o.block, Leaving::closed);
+    if (o.block.component == component && !(store_.has(component) && store_.held(o.block))) leave(o.block, Leaving::closed);
   used_.erase(component);
   free_empty_shelves();
+}
+
+void DeviceMemory::forget(ComponentId component) {
+  const std::lock_guard lock(mutex_);
+  forget_component(component);
 }
 
 void DeviceMemory::claim_zone(const void* owner, Bytes size) {
@@ -494,12 +622,12 @@ Result<BlockId> DeviceMemory::add_cache(Bytes size) {
   const Bytes capacity = budget_ ? *budget_ - std::min(*budget_, share_.backend()) : kUnlimited;
   RoomQuestion q = question(capacity, arena_.zone());
   q.wanted = {size};
-  std::vector<Occupant> order = in_order({}, {}, q.stay);
+  std::vector<Occupant> staying, order = in_order({}, {}, q.stay, staying);
   std::erase_if(order, [&](const Occupant& o) {
     if (!o.cache) q.stay.push_back({o.at, o.size, o.booked});
     return !o.cache;
   });
-  for (const Occupant& o : order) q.leave.push_back({o.at, o.size, false});
+  for (const Occupant& o : order) q.leave.push_back({o.at, o.size, false, false});
   SLUICE_ASSIGN(const auto room, make_room(q));
   for (const std::size_t i : room.given_up) leave(order[i].block, Leaving::room);
   free_empty_shelves();

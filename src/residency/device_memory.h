@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,7 @@ enum class Leaving {
   pressure,   ///< the budget became smaller
   idle,       ///< nobody asked for anything for a while
   closed,     ///< its component went, or moved to another device
+  lost,       ///< it was to get another place and could not be carried there: no host memory for it, or a copy failed
 };
 std::string_view leaving_name(Leaving why);
 
@@ -35,7 +37,7 @@ struct Move {
     loaded,         ///< a resident's bytes are there
     given_up,       ///< a block left; a host copy remains
     demoted,        ///< a block left that is now in its file alone
-    moved,          ///< a block of the request gets another place and is loaded anew: free bytes lay too scattered
+    moved,          ///< a block got another place on the device: free bytes lay too scattered
     booked,         ///< a block is used in place from a mapping
     unbooked,       ///< and no more
     cache_dropped,  ///< a session's cache
@@ -51,9 +53,9 @@ struct Move {
 ///
 /// Room is made only as far as needed, in this order: the zone shrinks to what is asked (idle workspaces), bookings of idle
 /// components, caches, blocks of the request's own components that its plan streams, blocks of other components that have a
-/// host copy, then those that have none (demotion). Where bytes suffice and lie too scattered, blocks of the request itself are
-/// moved. Among components the least recently used first; within one the latest
-/// next use first. Never: blocks in use or in flight, held, required by the request, not loaded, merged or row-split.
+/// host copy, then those that have none (demotion). Where bytes suffice and lie too scattered, blocks are moved over the host.
+/// Among components the least recently used first; within one the latest next use first. Never: blocks in use or in flight,
+/// held, required by the request, not loaded, merged or row-split.
 ///
 /// Threads: any. One request at a time has the device (`Turn`).
 class DeviceMemory {
@@ -86,9 +88,10 @@ class DeviceMemory {
   void set_budget(std::optional<Bytes> budget);
   /// Bytes taken that may be used again: arena, bookings and the backend's account.
   Bytes taken() const;
-  /// Bytes that a request's plan cannot use: the backend's account and what cannot leave and is not the request's. Shelves on
-  /// which such a block stands count whole.
-  Bytes set_aside(Bytes backend, const std::vector<ComponentId>& own) const;
+  /// Bytes that a request's plan cannot use: the backend's account and blocks that cannot leave, but for `planned`.
+  Bytes set_aside(Bytes backend, const std::set<BlockId>& planned) const;
+  /// Whether such a block lies in the zone below `end`.
+  bool pinned_below(Address end) const;
   Bytes zone() const;
   Bytes backend() const { return share_.backend(); }
 
@@ -113,6 +116,8 @@ class DeviceMemory {
   /// allows, late frees are waited for (at most 100 ms), then caches are dropped and it is tried once more. All or nothing:
   /// after an error the ledger is as before, less what was given up for the attempt. Errors: over_budget, device_oom.
   Status admit(const Need& need);
+  /// Bytes of blocks that `admit` would give up, or that the request would work over. Errors: over_budget.
+  Result<Bytes> price(const Need& need) const;
 
   /// The block's place on a shelf or in the zone; its bytes may not be there yet.
   std::optional<Address> place(BlockId block) const;
@@ -136,7 +141,12 @@ class DeviceMemory {
   void relieve();
   /// Gives up everything that can leave, and the zone.
   void unload(Leaving why);
-  /// Gives up all copies of a component. The caller knows that nobody uses them.
+  /// Makes the zone smaller again after a request that failed. Allocates the zone's last part.
+  void restore_zone(Bytes size);
+  /// Whose plans rest on a component. When the last user is gone, its copies go; but for blocks that are held.
+  void use(ComponentId component, const void* user);
+  void unuse(const void* user);
+  /// Gives up all copies of a component, but for blocks that are held. The caller knows that no plan rests on them.
   void forget(ComponentId component);
   /// How large a zone somebody who is still there has last needed; on 0 the claim is gone. The zone shrinks to the largest
   /// claim, without allocating.
@@ -171,21 +181,28 @@ class DeviceMemory {
 
  private:
   struct Decision;
+  struct Luggage;
   void end_turn();
   static bool is_cache(BlockId block) { return block.component >= kCaches; }
   // With the lock held:
   bool can_leave(BlockId block) const;
-  void leave(BlockId block, Leaving why, bool moves = false);
+  void leave(BlockId block, Leaving why);
   std::vector<Occupant> list() const;
   /// What may leave for a request of these components that wants these blocks, in order; what stays goes into `stay`.
   std::vector<Occupant> in_order(const std::vector<ComponentId>& own, const std::map<BlockId, Wanted>& wanted,
-                                 std::vector<RoomOccupant>& stay) const;
-  static bool again(const Occupant& occupant, const std::map<BlockId, Wanted>& wanted);
+                                 std::vector<RoomOccupant>& stay, std::vector<Occupant>& staying) const;
+  Luggage pack(const RoomAnswer& room, const std::vector<Occupant>& leaving, const std::vector<Occupant>& staying,
+               const std::vector<Occupant>& carried);
+  void unpack(Luggage& luggage, const std::vector<Arena::Shelf>& fresh);
+  void leave_place(BlockId block);
+  bool copy(Address at, std::span<std::byte> bytes, bool to_device);
   RoomQuestion question(Bytes capacity, Bytes zone) const;
   Result<Decision> decide(const Need& need) const;
   Status carry_out(const Need& need, const Decision& decision);
   Status allocate(const std::function<Status()>& attempt, Bytes bytes);
   void drop_caches();
+  void drop_unfilled();
+  void forget_component(ComponentId component);
   void drop_staging();
   void leave_zone(Address from, Address to, Leaving why);
   Status resize_zone(Bytes size);
@@ -207,6 +224,7 @@ class DeviceMemory {
   std::uint64_t now_ = 0;
   std::uint32_t caches_made_ = 0;
   std::map<const void*, Bytes> claims_;
+  std::map<ComponentId, std::set<const void*>> users_;
   Lease staging_lease_;  // on the store's host ledger; before the memory, so returned after it
   HostPiece staging_;
   Counters counters_;

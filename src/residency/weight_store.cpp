@@ -546,6 +546,11 @@ bool WeightStore::has_flag(BlockId block, BlockFlag flag) const {
   return found != component->flags.end() && found->second.contains(flag);
 }
 
+bool WeightStore::has(ComponentId component) const {
+  const std::lock_guard lock(impl_->mutex);
+  return component < impl_->components.size() && impl_->components[component];
+}
+
 std::size_t WeightStore::device_of(ComponentId component) const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->find_locked(component)->device;

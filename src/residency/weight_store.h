@@ -88,7 +88,7 @@ class WeightStore {
   Hold hold(ComponentId component) const;
   /// Whether anybody holds the component or is fetching one of its blocks.
   bool in_use(ComponentId component) const;
-  /// As long as it lives, the block does not leave the place where it is, and its component is held.
+  /// As long as it lives, the block does not leave the device once it is there, and its component is held.
   Hold hold(BlockId block);
   /// By itself: a held component does not make its blocks held.
   bool held(BlockId block) const;
@@ -96,6 +96,8 @@ class WeightStore {
   void set_flag(BlockId block, BlockFlag flag, bool on = true);
   bool has_flag(BlockId block, BlockFlag flag) const;
 
+  /// Whether `component` is registered (and not removed again).
+  bool has(ComponentId component) const;
   std::size_t device_of(ComponentId component) const;
   /// Puts a component on another device, loaded or not, all or nothing. Layouts and in-place use are decided anew; kept images
   /// stay where the layout is the same and are made anew at next use where it is not. References that `layout` gave end. Copies

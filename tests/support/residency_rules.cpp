@@ -51,7 +51,7 @@ std::vector<std::string> broken_rules(const DeviceState& before, const Asked& as
   std::vector<const Tenant*> left;
   Bytes given = 0;
   for (const auto& [move, host_copy] : moves) {
-    if (!is_leaving(move.kind)) continue;
+    if (!is_leaving(move.kind) || (asked.may_lose && move.why == Leaving::lost)) continue;
     const Tenant* t = before.find(move.block);
     if (!t || (!t->loaded && !t->cache)) {
       say("{} left, which was not there", name_of(move.block));

@@ -46,6 +46,7 @@ struct Asked {
   std::map<BlockId, Bytes> wanted;  ///< to have a place on a shelf
   std::set<BlockId> in_zone;        ///< to have a place in the zone
   std::set<BlockId> either;         ///< of stages that will not run
+  bool may_lose = false;            ///< a copy failed, or host memory is scarce: what is carried elsewhere may be lost
   bool driver_refused = false;      ///< it said no where the budget says yes: caches may go to try once more
 };
 

@@ -207,6 +207,13 @@ DeviceState World::state(std::size_t d) {
   return state;
 }
 
+// A copy that fails, or a host budget without room for it, while something is carried to another place on its device: it is
+// given up, and the request goes on.
+void World::note_losses() {
+  for (const auto& moves : moves_)
+    for (const auto& [move, copy] : moves) lost_ = lost_ || move.why == Leaving::lost;
+}
+
 void World::phase(const char* name, const std::function<void()>& act, const std::vector<std::optional<Asked>>& asked) {
   std::array<DeviceState, kDevices> before;
   for (std::size_t d = 0; d < kDevices; ++d) {
@@ -215,10 +222,12 @@ void World::phase(const char* name, const std::function<void()>& act, const std:
   }
   const int struck = faults_->struck;
   act();
+  note_losses();
   for (std::size_t d = 0; d < kDevices; ++d) {
     if (asked[d]) {
       Asked it = *asked[d];
       it.driver_refused = faults_->struck != struck;
+      it.may_lose = it.driver_refused || setup_.host_budget;
       // Host memory may have been taken for the request before the device's: who has a copy is seen when it matters.
       for (auto& t : before[d].tenants) {
         const auto moved = std::ranges::find(moves_[d], t.id, [](const SeenMove& m) { return m.move.block; });
@@ -251,16 +260,18 @@ void World::quiet(const char* name, const std::function<void()>& act) {
   if (faults_->allocs != allocs) say("{}: something was allocated", name);
 }
 
-std::vector<std::optional<Asked>> World::asked_of(const Prepared& prepared, const std::vector<bool>& skip) const {
+std::vector<std::optional<Asked>> World::asked_of(const Prepared& prepared, const std::vector<bool>& skip, bool placed) const {
   std::vector<std::optional<Asked>> all(kDevices);
   for (const auto& part : prepared.parts) {
-    Asked asked{.zone = part.plan.zone, .workspace = part.plan.workspace(), .backend = part.backend};
+    const RequestPlan& plan = placed ? part.placed : part.plan;
+    Asked asked{.zone = plan.zone, .workspace = plan.workspace(), .backend = part.backend};
+    for (const BlockId id : part.fixed) asked.wanted[id] = store_->layout(id).size;
     for (std::size_t i = 0; i < part.stages.size(); ++i) {
       const std::size_t stage = part.stages[i];
       const ComponentId component = prepared.specs[stage].component;
       asked.own.insert(component);
-      for (std::uint32_t b = 0; b < part.plan.stages[i].places.size(); ++b) {
-        const auto& place = part.plan.stages[i].places[b];
+      for (std::uint32_t b = 0; b < plan.stages[i].places.size(); ++b) {
+        const auto& place = plan.stages[i].places[b];
         if (place.kind != WeightPlace::Kind::resident) continue;
         const BlockId id{component, b};
         if (!skip.empty() && skip[stage])
@@ -281,7 +292,7 @@ Status World::bind(Session& s, Prepared& prepared, const std::vector<bool>& skip
   const auto asked = asked_of(prepared, skip);
   phase("bind", [&] { bound = s.bind(prepared, faults_->token, skip); }, asked);
   if (!bound) return bound;
-  const auto settled = asked_of(prepared, skip);  // as it is bound: it may have settled in a zone that was there
+  const auto settled = asked_of(prepared, skip, true);  // as it is bound: it may have settled in a zone that was there
   for (const auto& part : prepared.parts) {
     const auto books = device(part.device).ledger().report();
     const auto budget = memory(part.device).budget();
@@ -411,6 +422,7 @@ void World::run(const Step& step) {
   for (const std::size_t m : step.models)
     if (components_[m]) models.emplace_back(m, *components_[m]);
   if (models.empty()) return;
+  lost_ = false;
   Session& s = session(step.session);
   const auto specs = specs_of(models, step.lanes, step.sweeps);
   std::array<DeviceState, kDevices> before;
@@ -469,9 +481,9 @@ void World::run(const Step& step) {
     // A held block that lies in the zone stays there; who needs its place is refused by name.
     const bool in_the_way =
         prepared && error.code == Code::over_budget && error.message.find("is held where") != std::string::npos &&
-        std::ranges::any_of(before, [](const DeviceState& state) {
-          return std::ranges::any_of(state.tenants, [](const Tenant& tenant) { return tenant.fixed && tenant.in_zone; });
-        });
+        (step.trouble == Trouble::hold || std::ranges::any_of(before, [](const DeviceState& state) {
+           return std::ranges::any_of(state.tenants, [](const Tenant& tenant) { return tenant.fixed && tenant.in_zone; });
+         }));
     if (in_the_way) return;
     if (refusal || (no_host && host_needed(specs) > *setup_.host_budget)) {
       // A driver that refused once was asked again.
@@ -492,13 +504,16 @@ void World::run(const Step& step) {
     }
     for (std::size_t d = 0; d < kDevices; ++d) {
       const auto after = device(d).ledger().report();
-      if (after.total > before[d].total)
+      // A zone cannot shrink from under what is held in it.
+      const bool held = std::ranges::any_of(state(d).tenants, [](const Tenant& t) { return t.fixed && t.in_zone; });
+      if (after.total > before[d].total && !held)
         say("after the error, device {}: {} bytes booked, {} before", d, after.total, before[d].total);
       for (const BlockId id : loaded_[d])
         if (!loaded[d].contains(id) && !fixed(id))
           say("after the error, device {}: {} is there, and was not before", d, name_of(id));
     }
-  } else if (hit && (step.trouble == Trouble::copy || step.trouble == Trouble::compute || step.trouble == Trouble::read)) {
+  } else if (hit && !lost_ &&
+             (step.trouble == Trouble::copy || step.trouble == Trouble::compute || step.trouble == Trouble::read)) {
     say("an error was lost");
   }
   if (refusal) refused(s, specs, prepared.error());

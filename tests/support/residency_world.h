@@ -108,12 +108,14 @@ class World {
   /// Does something and judges the moves it made on each device. `asked`: none where nothing may leave shelves.
   void phase(const char* name, const std::function<void()>& act, const std::vector<std::optional<Asked>>& asked);
   void quiet(const char* name, const std::function<void()>& act);
+  void note_losses();
   void run(const Step& step);
   /// Sweeps from number `sweep` on until the last, or until the budget is another.
   Status run_sweeps(Session& s, Prepared& prepared, std::size_t stage, const Step& step, int& sweep, bool may_replan);
   Status run_stage(Session& s, Prepared*& prepared, std::size_t stage, const Step& step);
   Status bind(Session& s, Prepared& prepared, const std::vector<bool>& skip);
-  std::vector<std::optional<Asked>> asked_of(const Prepared& prepared, const std::vector<bool>& skip) const;
+  std::vector<std::optional<Asked>> asked_of(const Prepared& prepared, const std::vector<bool>& skip,
+                                             bool placed = false) const;
   Bytes host_needed(const std::vector<StageSpec>& specs) const;
   void refused(Session& s, const std::vector<StageSpec>& specs, const Error& error);
   void forget_session(std::size_t s, bool close);
@@ -141,6 +143,7 @@ class World {
   std::array<bool, kDevices> may_exceed_{};            // its budget was cut below what is held, and nobody has run since
   Bytes conversion_ = 0;                               // the store's own buffer is as large as an image at most, and a little
   int now_ = 0;
+  bool lost_ = false;  // something was, on its way to another place, in the request
   std::vector<std::string> broken_;
 };
 
