@@ -70,7 +70,7 @@ std::vector<std::string> broken_rules(const DeviceState& before, const Asked& as
   for (const auto& [id, size] : asked.wanted)
     if (!before.find(id)) least += size;
   for (const auto& t : before.tenants)
-    if (!t.in_zone) least += t.size;
+    if (!t.in_zone || t.fixed) least += t.size;  // what is held in the zone may have to be carried to a shelf
   const Bytes missing = before.budget && least > *before.budget ? least - *before.budget : 0;
   if (missing == 0 && given > 0) say("it fits (needs {} of {}), yet {} bytes left", least, *before.budget, given);
   for (const Tenant* t : left)
