@@ -21,7 +21,7 @@ SLUICE, SOURCE = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 DEMO = SOURCE / "models/emoji-sd.safetensors"
 MIB = 1 << 20
 
-# What a run needs beside the device's budget and, with --load read, the host's. In brackets what was measured.
+# What a run needs beside the device's budget and, with --tier read, the host's. In brackets what was measured.
 LIBRARIES = 2 * MIB  # writable data of the program and its libraries [1.2]
 # The heap [10.1]: tokenizer 2, and 5 more while its tables are made; graphs of all lanes 3; what the file's header says and the
 # model's declarations 1; a piece of a file being converted 1; one being hashed 1.
@@ -81,11 +81,11 @@ class ProcessMemory(unittest.TestCase):
         widened(DEMO, cls.model)
         cls.size = cls.model.stat().st_size
         cls.request = ["--model", cls.model, "--prompt", "a red apple", "--seed", "7", "--steps", "2", "--threads", "1"]
-        plan = json.loads(subprocess.run([SLUICE, "plan", *cls.request, "--load", "disk", "--json"], capture_output=True, check=True).stdout)
+        plan = json.loads(subprocess.run([SLUICE, "plan", *cls.request, "--tier", "disk", "--json"], capture_output=True, check=True).stdout)
         cls.smallest, cls.full = plan["smallest_budget"], plan["full_budget"]
         cls.largest_image = max(block["weights"] for stage in plan["stages"] for block in stage["blocks"])
         cls.images = plan["model_bytes"]
-        code, _, message = cls.run_sluice("--load", "disk")
+        code, _, message = cls.run_sluice("--tier", "disk")
         assert code == 0, message
         cls.expected = pixels(cls.out)
 
@@ -121,12 +121,12 @@ class ProcessMemory(unittest.TestCase):
     def test_read_at_each_use(self):
         for budget in (self.smallest, (self.smallest + self.full) // 2):
             with self.subTest(budget=budget):
-                self.check_holds(budget, self.largest_image, "--load", "disk")
+                self.check_holds(budget, self.largest_image, "--tier", "disk")
 
     def test_kept_in_host_memory_as_far_as_the_host_budget_goes(self):
         for host in (self.largest_image + 2 * MIB, self.images // 4):
             with self.subTest(host=host):
-                self.check_holds(self.smallest, host, "--load", "read", "--host-budget", host)
+                self.check_holds(self.smallest, host, "--tier", "read", "--host-budget", host)
 
     def test_allowance_is_small_beside_the_model(self):
         self.assertLess(self.data_limit(0, self.largest_image), self.size // 2)
@@ -140,17 +140,17 @@ class ProcessMemory(unittest.TestCase):
 
     def test_limit_bites_where_the_model_is_kept(self):
         limit = self.data_limit(self.smallest, self.largest_image)
-        self.check_refused(self.run_sluice("--device-budget", self.smallest, "--load", "read", limit=limit))
+        self.check_refused(self.run_sluice("--device-budget", self.smallest, "--tier", "read", limit=limit))
 
     def test_limit_bites_where_the_device_holds_the_model(self):
         limit = self.data_limit(self.full, self.largest_image) - self.size
-        self.check_refused(self.run_sluice("--device-budget", self.full, "--load", "disk", limit=limit))
+        self.check_refused(self.run_sluice("--device-budget", self.full, "--tier", "disk", limit=limit))
 
     def test_no_limit_crashes(self):
         enough = self.data_limit(self.smallest, self.largest_image)
         for part in range(2, 17):
             with self.subTest(limit=enough * part // 16):
-                result = self.run_sluice("--device-budget", self.smallest, "--load", "disk", limit=enough * part // 16)
+                result = self.run_sluice("--device-budget", self.smallest, "--tier", "disk", limit=enough * part // 16)
                 if result[0] != 0:
                     self.check_refused(result)
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <map>
 #include <mutex>
 
@@ -98,7 +99,16 @@ Result<std::unique_ptr<Device>> open_ggml(const DeviceName& name) {
 
 void load_backends() {
   static std::once_flag once;
-  std::call_once(once, ggml_backend_load_all);
+  std::call_once(once, [] {
+    // ggml's log is one for the whole process and starts while no engine is there to listen: its news (which plugin was loaded)
+    // go nowhere, and what it says before it gives up stays where it would be without us.
+    ggml_log_set(
+        [](ggml_log_level level, const char* text, void*) {
+          if (level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+        },
+        nullptr);
+    ggml_backend_load_all();
+  });
 }
 
 Result<std::unique_ptr<Device>> open_device(const std::string& text) {
