@@ -68,7 +68,7 @@ std::vector<std::string> broken_rules(const DeviceState& before, const Asked& as
 
   Bytes least = asked.zone + asked.backend;
   for (const auto& [id, size] : asked.wanted)
-    if (!before.find(id)) least += size;
+    if (const Tenant* t = before.find(id); !t || (t->in_zone && !t->fixed)) least += size;  // from the zone to a shelf: anew
   for (const auto& t : before.tenants)
     if (!t.in_zone || t.fixed) least += t.size;  // what is held in the zone may have to be carried to a shelf
   const Bytes missing = before.budget && least > *before.budget ? least - *before.budget : 0;
