@@ -12,7 +12,7 @@ SLUICE_GGML ?= auto
 export SLUICE_GGML
 ORIGIN := -DSLUICE_GGML=$(SLUICE_GGML)
 B := build/$(PRESET)
-BUILD = cmake --preset $(1) $(ORIGIN) >build/$(1).log && cmake --build build/$(1) || { tail -n 20 build/$(1).log; exit 1; }
+BUILD = cmake --preset $(1) $(ORIGIN) >build/$(1).log && cmake --build build/$(1) $(2) || { tail -n 20 build/$(1).log; exit 1; }
 
 .PHONY: help setup build test demo bench tsan asan fuzz format tidy clean
 
@@ -46,7 +46,7 @@ tsan: ## builds and tests with ThreadSanitizer
 
 fuzz: ## builds the fuzz programs with clang and runs each for FUZZ_SECONDS (default 60)
 	@tools/setup fuzz
-	@mkdir -p build && $(call BUILD,fuzz)
+	@mkdir -p build && $(call BUILD,fuzz,--target fuzz_programs)
 	@tools/ci/fuzz $(or $(FUZZ_SECONDS),60)
 
 format: ## formats all sources
