@@ -196,7 +196,7 @@ TEST_CASE("prompts of two lengths: two plans over twenty alternations, the first
   short_one.steps = long_one.steps = 1;
   for (int i = 0; i < 30; ++i) long_one.negative_prompt += "blurry low quality ";
   std::optional<Drawn> first[2];
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 20; ++i) {
     auto drawn = (*rig)->draw(i % 2 ? long_one : short_one);
     REQUIRE_MESSAGE(drawn, drawn.error().message);
     if (!first[i % 2]) {
