@@ -107,7 +107,7 @@ int run(int argc, char** argv) {
     return parse_and_run(argc, argv);
   } catch (const std::bad_alloc&) {
     std::fputs(
-        "sluice: the machine is out of memory\n  lower --host-budget, choose --load mapped or --load disk, or lower "
+        "sluice: the machine is out of memory\n  lower --host-budget, choose --tier mapped or --tier disk, or lower "
         "--width/--height\n",
         stderr);
   } catch (const std::exception& error) {

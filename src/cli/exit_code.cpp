@@ -27,8 +27,8 @@ std::string advice(const Error& error) {
   switch (error.code) {
     case Code::over_budget:
       if (error.message.find("host") != std::string::npos) {
-        return error.needed ? fmt::format("raise --host-budget to {} or choose --load mapped or --load disk", error.needed)
-                            : "raise --host-budget or choose --load mapped or --load disk";
+        return error.needed ? fmt::format("raise --host-budget to {} or choose --tier mapped or --tier disk", error.needed)
+                            : "raise --host-budget or choose --tier mapped or --tier disk";
       }
       if (error.needed == 0) return "raise --device-budget or lower --width/--height";
       return fmt::format("needs {} ({} bytes), budget {} ({} bytes): raise --device-budget to {} or lower --width/--height",
