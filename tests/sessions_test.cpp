@@ -242,3 +242,24 @@ TEST_CASE("requests of several sessions from several threads take turns") {
   CHECK(got[0] == want);
   CHECK(got[1] == want);
 }
+
+TEST_CASE("sessions come and go while another draws") {
+  const auto want = wanted();
+  auto engine = Engine::open(engine_on("sim:threads=1"));
+  REQUIRE(engine);
+  std::thread other([&] {
+    for (int i = 0; i < 4; ++i) {
+      auto session = (*engine)->add(demo());
+      if (!session) continue;
+      if (i % 2 == 0) (void)(*session)->generate(one_step(), {}, {});
+      (void)(*session)->plan(small_request());
+    }
+  });
+  for (int i = 0; i < 3; ++i) CHECK(latent_of(**engine) == want);
+  other.join();
+  const Bytes alone = taken(**engine);
+  CHECK(latent_of(**engine) == want);
+  CHECK(taken(**engine) == alone);
+  (*engine)->unload(true);
+  CHECK(taken(**engine) == 0);
+}

@@ -45,9 +45,31 @@ DeviceMemory::DeviceMemory(Device& device, WeightStore& store, Options options)
 DeviceMemory::~DeviceMemory() { take_back_lent(); }
 
 void DeviceMemory::end_turn() {
-  const std::lock_guard lock(turn_mutex_);
+  const std::lock_guard turn_lock(turn_mutex_);
+  settle();
   turn_taken_ = false;
   turn_changed_.notify_one();
+}
+
+void DeviceMemory::settle_if_free() {
+  const std::lock_guard turn_lock(turn_mutex_);
+  if (!turn_taken_) settle();
+}
+
+void DeviceMemory::settle() {
+  const std::lock_guard lock(mutex_);
+  for (const ComponentId component : to_forget_) forget_component(component);
+  to_forget_.clear();
+  Bytes most = 0;
+  for (const auto& [who, bytes] : claims_) most = std::max(most, bytes);
+  if (!shrink_ || most >= arena_.zone()) return;
+  shrink_ = false;
+  const Bytes end = most == 0 ? 0 : std::min(arena_.zone(), align_up(most, arena_.chunk_size()));
+  if (end == arena_.zone()) return;
+  for (const auto& place : places_.overlapping(end, Arena::kShelf))
+    if (!can_leave(place.block)) return;
+  leave_zone(end, Arena::kShelf, Leaving::closed);
+  (void)arena_.set_zone(end);  // whole chunks go: nothing is allocated
 }
 
 Result<DeviceMemory::Turn> DeviceMemory::take_turn(const CancelToken& cancel) {
@@ -342,9 +364,10 @@ DeviceMemory::Luggage DeviceMemory::pack(const RoomAnswer& room, const std::vect
     total += luggage.pieces.back().from.size;
   }
   auto lease = store_.host_ledger().reserve(Use::staging, total);
-  if (lease) luggage.lease = *std::move(lease);
+  const bool way = lease.has_value();
+  if (way) luggage.lease = *std::move(lease);
   for (auto& piece : luggage.pieces) {
-    if (lease && piece.from.loaded) {
+    if (way && piece.from.loaded) {
       piece.bytes.resize(piece.from.size);
       if (!copy(piece.from.at, piece.bytes, false)) piece.bytes.clear();
     }
@@ -515,19 +538,23 @@ void DeviceMemory::restore_zone(Bytes size) {
 
 void DeviceMemory::use(ComponentId component, const void* user) {
   const std::lock_guard lock(mutex_);
+  to_forget_.erase(component);
   users_[component].insert(user);
 }
 
 void DeviceMemory::unuse(const void* user) {
-  const std::lock_guard lock(mutex_);
-  for (auto it = users_.begin(); it != users_.end();) {
-    if (it->second.erase(user) > 0 && it->second.empty()) {
-      forget_component(it->first);
-      it = users_.erase(it);
-    } else {
-      ++it;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto it = users_.begin(); it != users_.end();) {
+      if (it->second.erase(user) > 0 && it->second.empty()) {
+        to_forget_.insert(it->first);
+        it = users_.erase(it);
+      } else {
+        ++it;
+      }
     }
   }
+  settle_if_free();
 }
 
 void DeviceMemory::relieve() {
@@ -597,23 +624,24 @@ void DeviceMemory::forget_component(ComponentId component) {
 }
 
 void DeviceMemory::forget(ComponentId component) {
-  const std::lock_guard lock(mutex_);
-  forget_component(component);
+  {
+    const std::lock_guard lock(mutex_);
+    to_forget_.insert(component);
+  }
+  settle_if_free();
 }
 
 void DeviceMemory::claim_zone(const void* owner, Bytes size) {
-  const std::lock_guard lock(mutex_);
-  if (size > 0)
-    claims_[owner] = size;
-  else
-    claims_.erase(owner);
-  Bytes most = 0;
-  for (const auto& [who, bytes] : claims_) most = std::max(most, bytes);
-  if (most >= arena_.zone()) return;
-  const Bytes end = most == 0 ? 0 : std::min(arena_.zone(), align_up(most, arena_.chunk_size()));
-  if (end == arena_.zone()) return;
-  leave_zone(end, Arena::kShelf, Leaving::closed);
-  (void)arena_.set_zone(end);  // whole chunks go: nothing is allocated
+  {
+    const std::lock_guard lock(mutex_);
+    if (size > 0) {
+      claims_[owner] = size;
+    } else {
+      claims_.erase(owner);
+      shrink_ = true;
+    }
+  }
+  settle_if_free();
 }
 
 Result<BlockId> DeviceMemory::add_cache(Bytes size) {

@@ -143,10 +143,12 @@ class DeviceMemory {
   void unload(Leaving why);
   /// Makes the zone smaller again after a request that failed. Allocates the zone's last part.
   void restore_zone(Bytes size);
-  /// Whose plans rest on a component. When the last user is gone, its copies go; but for blocks that are held.
+  /// Whose plans rest on a component. When the last user is gone, its copies go, but for blocks that are held; while somebody
+  /// has the device, at the end of that turn.
   void use(ComponentId component, const void* user);
   void unuse(const void* user);
-  /// Gives up all copies of a component, but for blocks that are held. The caller knows that no plan rests on them.
+  /// Gives up all copies of a component, but for blocks that are held; while somebody has the device, at the end of that turn.
+  /// The caller knows that no plan rests on them.
   void forget(ComponentId component);
   /// How large a zone somebody who is still there has last needed; on 0 the claim is gone. The zone shrinks to the largest
   /// claim, without allocating.
@@ -183,6 +185,9 @@ class DeviceMemory {
   struct Decision;
   struct Luggage;
   void end_turn();
+  void settle_if_free();
+  /// Does what had to wait for the end of a turn: under turn_mutex_.
+  void settle();
   static bool is_cache(BlockId block) { return block.component >= kCaches; }
   // With the lock held:
   bool can_leave(BlockId block) const;
@@ -225,7 +230,9 @@ class DeviceMemory {
   std::uint32_t caches_made_ = 0;
   std::map<const void*, Bytes> claims_;
   std::map<ComponentId, std::set<const void*>> users_;
-  Lease staging_lease_;  // on the store's host ledger; before the memory, so returned after it
+  std::set<ComponentId> to_forget_;  // as soon as nobody has the device
+  bool shrink_ = false;              // a claim is gone: the zone may shrink then
+  Lease staging_lease_;              // on the store's host ledger; before the memory, so returned after it
   HostPiece staging_;
   Counters counters_;
 
