@@ -80,7 +80,7 @@ TEST_CASE("cpu device: copies beyond a tensor or without memory are refused, not
   CHECK_FALSE((*device)->set(product.weight(), 4, std::span(bytes).first(ggml_nbytes(product.weight())), 0, CancelToken{}));
   CHECK_FALSE((*device)->get(product.weight(), ~Bytes{0}, std::span(bytes).first(1), 0));
   CHECK_FALSE((*device)->allocate(0));
-    CHECK((*device)->allocate(0).error().code == Code::invalid_argument);
+  CHECK((*device)->allocate(0).error().code == Code::invalid_argument);
 }
 
 TEST_CASE("cpu device: host memory is page-aligned and pageable") {

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "exec/test_null_device.h"
 #include "exec/request_plan.h"
+#include "exec/test_null_device.h"
 #include "residency/device_memory.h"
 
 // Plans and residency at the sizes of real models, from cost fixtures (tools/plans/make_fixtures.py says how they are made).
