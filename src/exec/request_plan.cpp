@@ -37,8 +37,8 @@ struct Unplaced {
 };
 
 // A place for each resident block in `physical` bytes beside what is used in place: shelves first, in the order of who is kept
-// longest; the rest, and the bytes that shelves leave, in the zone of at least `zone` bytes, above the main stage's and above
-// its own stage's transient zone.
+// longest; the rest, and the bytes that shelves leave, in the zone of at least `zone` bytes (exactly
+// so many, or what the stages need, if `fixed`), above the main stage's and above its own stage's transient zone.
 std::optional<Unplaced> place_residents(RequestPlan& plan, std::span<const StageNeed> needs,
                                         const std::vector<std::size_t>& order, Bytes zone, bool fixed, Bytes physical,
                                         const std::vector<std::vector<bool>>& in_place) {

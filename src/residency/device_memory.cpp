@@ -95,9 +95,17 @@ void DeviceMemory::set_budget(std::optional<Bytes> budget) {
 
 Bytes DeviceMemory::taken() const {
   const std::lock_guard lock(mutex_);
-  Bytes bytes = arena_.size() + share_.backend();
+  return taken_beside_backend() + share_.backend();
+}
+
+Bytes DeviceMemory::taken_beside_backend() const {
+  Bytes bytes = arena_.size();
   for (const auto& [block, lease] : booked_) bytes += lease.size();
   return bytes;
+}
+
+Bytes DeviceMemory::capacity_beside(Bytes backend) const {
+  return budget_ ? *budget_ - std::min(*budget_, backend) : kUnlimited;
 }
 
 Bytes DeviceMemory::zone() const {
@@ -194,7 +202,7 @@ struct DeviceMemory::Decision {
 
 Result<DeviceMemory::Decision> DeviceMemory::decide(const Need& need) const {
   const Bytes backend = std::max(need.backend, share_.backend());
-  const Bytes capacity = budget_ ? *budget_ - std::min(*budget_, backend) : kUnlimited;
+  const Bytes capacity = capacity_beside(backend);
   Decision d;
   std::map<BlockId, Wanted> wanted;
   Bytes booked = 0;
@@ -559,10 +567,7 @@ void DeviceMemory::unuse(const void* user) {
 
 void DeviceMemory::relieve() {
   const std::lock_guard lock(mutex_);
-  if (!budget_) return;
-  const Bytes capacity = *budget_ - std::min(*budget_, share_.backend());
-  Bytes taken = arena_.size();
-  for (const auto& [block, lease] : booked_) taken += lease.size();
+  const Bytes capacity = capacity_beside(share_.backend()), taken = taken_beside_backend();
   if (taken <= capacity) return;
   std::vector<RoomOccupant> stay;
   std::vector<Occupant> staying;
@@ -647,7 +652,7 @@ void DeviceMemory::claim_zone(const void* owner, Bytes size) {
 Result<BlockId> DeviceMemory::add_cache(Bytes size) {
   const std::lock_guard lock(mutex_);
   size = align_up(size, device_.info().alignment);
-  const Bytes capacity = budget_ ? *budget_ - std::min(*budget_, share_.backend()) : kUnlimited;
+  const Bytes capacity = capacity_beside(share_.backend());
   RoomQuestion q = question(capacity, arena_.zone());
   q.wanted = {size};
   std::vector<Occupant> staying, order = in_order({}, {}, q.stay, staying);

@@ -193,13 +193,16 @@ class DeviceMemory {
   bool can_leave(BlockId block) const;
   void leave(BlockId block, Leaving why);
   std::vector<Occupant> list() const;
-  /// What may leave for a request of these components that wants these blocks, in order; what stays goes into `stay`.
-  std::vector<Occupant> in_order(const std::vector<ComponentId>& own, const std::map<BlockId, Wanted>& wanted,
+  /// The budget beside the backend's account; without a budget more than there can be.
+  Bytes capacity_beside(Bytes backend) const;
+  Bytes taken_beside_backend() const;
+  /// What may leave for a request of these components that wants these blocks, in order; what stays goes into `stay`, and in
+  /// parallel into `staying`.
+  std::vector<Occupant> in_order(const std::vector<ComponentId>& mine, const std::map<BlockId, Wanted>& wanted,
                                  std::vector<RoomOccupant>& stay, std::vector<Occupant>& staying) const;
   Luggage pack(const RoomAnswer& room, const std::vector<Occupant>& leaving, const std::vector<Occupant>& staying,
                const std::vector<Occupant>& carried);
   void unpack(Luggage& luggage, const std::vector<Arena::Shelf>& fresh);
-  void leave_place(BlockId block);
   bool copy(Address at, std::span<std::byte> bytes, bool to_device);
   RoomQuestion question(Bytes capacity, Bytes zone) const;
   Result<Decision> decide(const Need& need) const;

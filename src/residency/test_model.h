@@ -127,6 +127,16 @@ inline ComponentId must_add(WeightStore& store, ComponentSpec spec) {
   return *id;
 }
 
+/// Every block's image is what its weights say.
+inline void check_images(WeightStore& store, const Fixture& fixture, ComponentId id) {
+  for (std::uint32_t b = 0; b < fixture.model.blocks.size(); ++b) {
+    auto staging = staging_for(store, id, fixture.model);
+    const auto image = store.fetch({id, b}, staging, CancelToken());
+    REQUIRE_MESSAGE(image.has_value(), image.error().message);
+    CHECK(equal(*image, expected_image(fixture, b, store.layout({id, b}))));
+  }
+}
+
 /// A file that tells somebody before each read.
 class HookedFile final : public File {
  public:

@@ -6,19 +6,6 @@
 
 using namespace sluice;
 
-namespace {
-
-void check_images(WeightStore& store, const Fixture& fixture, ComponentId id) {
-  for (std::uint32_t b = 0; b < fixture.model.blocks.size(); ++b) {
-    auto staging = staging_for(store, id, fixture.model);
-    const auto image = store.fetch({id, b}, staging, CancelToken());
-    REQUIRE_MESSAGE(image.has_value(), image.error().message);
-    CHECK(equal(*image, expected_image(fixture, b, store.layout({id, b}))));
-  }
-}
-
-}  // namespace
-
 TEST_CASE("place: layouts are the new device's, kept images stay where they are the same, and bits are right") {
   const Everything model;
   TestDevice first, alike, coarse;

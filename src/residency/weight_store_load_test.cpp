@@ -28,15 +28,6 @@ Bytes distinct_bytes(const Fixture& fixture) {
   return sum;
 }
 
-void check_images(WeightStore& store, const Fixture& fixture, ComponentId id) {
-  for (std::uint32_t b = 0; b < fixture.model.blocks.size(); ++b) {
-    auto staging = staging_for(store, id, fixture.model);
-    const auto image = store.fetch({id, b}, staging, CancelToken());
-    REQUIRE_MESSAGE(image.has_value(), image.error().message);
-    CHECK(equal(*image, expected_image(fixture, b, store.layout({id, b}))));
-  }
-}
-
 /// Weights that share their bytes within blocks and between them, in one type and in several; tiny tensors of one block
 /// between those of another.
 struct Tied : Fixture {
