@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nn/product.h"
+
 namespace sluice {
 namespace {
 
 /// [d, Tq, H] from contiguous q [d, Tq, H], k [d, Tk, H], v [Tk, d, H].
 ggml_tensor* attend(ggml_context* c, ggml_tensor* q, ggml_tensor* k, ggml_tensor* v, float scale, bool causal) {
-  ggml_tensor* scores = ggml_mul_mat(c, k, q);
+  ggml_tensor* scores = product(c, k, q);
   if (causal) scores = ggml_diag_mask_inf(c, scores, 0);
-  return ggml_mul_mat(c, v, ggml_soft_max_ext(c, scores, nullptr, scale, 0.0f));
+  return product(c, v, ggml_soft_max_ext(c, scores, nullptr, scale, 0.0f));
 }
 
 /// Joins pieces along the queries, halves first, so that each row is copied log2(pieces) times.

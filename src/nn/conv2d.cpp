@@ -1,5 +1,7 @@
 #include "nn/conv2d.h"
 
+#include "nn/product.h"
+
 namespace sluice {
 
 Conv2d Conv2d::declare(BlockDef& def, const std::string& name, std::int64_t in, std::int64_t out, int kernel, int stride,
@@ -30,7 +32,7 @@ ggml_tensor* Conv2d::operator()(GraphBuilder& g, ggml_tensor* x) const {
     ggml_tensor* columns = ggml_im2col(c, kernel, x, stride, stride, padding, padding, 1, 1, true, kernel->type);
     // One frame: pixels as rows give [W'H', out], which is the picture's own order.
     columns = ggml_reshape_2d(c, columns, taps, width * height);
-    y = ggml_mul_mat(c, columns, ggml_reshape_2d(c, kernel, taps, out));
+    y = product(c, columns, ggml_reshape_2d(c, kernel, taps, out));
     y = ggml_reshape_4d(c, y, width, height, out, 1);
   } else {
     y = ggml_conv_2d_direct(c, kernel, x, stride, stride, padding, padding, 1, 1);

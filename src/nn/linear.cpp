@@ -1,5 +1,7 @@
 #include "nn/linear.h"
 
+#include "nn/product.h"
+
 namespace sluice {
 
 Linear Linear::declare(BlockDef& def, const std::string& name, std::int64_t in, std::int64_t out, bool bias) {
@@ -11,7 +13,7 @@ Linear Linear::declare(BlockDef& def, const std::string& name, std::int64_t in, 
 }
 
 ggml_tensor* Linear::operator()(GraphBuilder& g, ggml_tensor* x) const {
-  ggml_tensor* y = ggml_mul_mat(g.context(), g.weight(w), x);
+  ggml_tensor* y = product(g.context(), g.weight(w), x);
   return b ? ggml_add(g.context(), y, g.weight(b)) : y;
 }
 
