@@ -1,6 +1,7 @@
 // Every fault at every place: a coded error, the books back where they began, and the next run right.
 #include <doctest/doctest.h>
 
+#include "device/refusal.h"
 #include "io/faulty_files.h"
 #include "support/rig.h"
 
@@ -84,8 +85,8 @@ TEST_CASE("the n-th device allocation fails, for every n") {
   const int faults = every_fault(
       [](RigOptions& o, std::uint64_t n) {
         o.sim.fail_alloc = n;
-        o.sim.fail_allocs = 2;       // one alone is mended by the second try
-        o.sim.max_buffer = 2 * MiB;  // several buffers, so that there is something to roll back
+        o.sim.fail_allocs = kRefusalTries;  // fewer are mended by trying again
+        o.sim.max_buffer = 2 * MiB;         // several buffers, so that there is something to roll back
       },
       {Code::device_oom});
   CHECK(faults > (kStride == 1 ? 1 : 0));

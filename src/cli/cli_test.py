@@ -143,7 +143,7 @@ class Cli(unittest.TestCase):
         self.assertEqual(pixels(self.out), pixels(real))
 
     def test_device_faults(self):
-        for fault in ("fail-alloc=1,fail-allocs=2", "fail-copy=3", "fail-compute=5"):
+        for fault in ("fail-alloc=1,fail-allocs=10", "fail-copy=3", "fail-compute=5"):
             result = run("generate", *SIM_REQUEST, "--device", f"sim:threads=1,{fault}", "--output", self.out)
             self.check(result, 5)
 

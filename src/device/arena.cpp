@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/refusal.h"
+
 namespace sluice {
 
 Arena::Arena(Device& device) : device_(&device), chunk_size_(chunk_size_for(device.info())) {}
@@ -77,7 +79,7 @@ Status Arena::set_zone(Bytes size) {
       auto chunk = device_->allocate(bytes);
       if (!chunk) {
         give_back(end - zone_);
-        return fail(std::move(chunk).error());
+        return fail(with_buffers(*device_, std::move(chunk).error()));
       }
       zone_ += bytes;
       chunks_.push_back({bytes, *std::move(chunk)});
@@ -101,7 +103,7 @@ Result<Arena::Shelf> Arena::add_shelf(Bytes size) {
   auto buffer = device_->allocate(size);
   if (!buffer) {
     give_back(size);
-    return fail(std::move(buffer).error());
+    return fail(with_buffers(*device_, std::move(buffer).error()));
   }
   const Address base = ++shelves_made_ * kShelf;
   shelves_.emplace(base, Buffer{size, *std::move(buffer)});

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -97,12 +98,20 @@ class Device {
   /// poisons them.
   virtual void discard(ggml_backend_buffer_t buffer, Bytes offset, Bytes size) = 0;
 
+  /// Waits until the driver has done all that it was handed; some give freed memory back only then. Not beside a compute.
+  virtual void synchronise() {}
+
   virtual bool supports(const ggml_tensor* node) const = 0;
   /// What the backend itself will hold to run any of these graphs, one after another (work buffers and the like); the graphs
-  /// need no memory bound and nothing is computed. On CPU devices it is exact, repeatable and without margin: the work buffer
-  /// that ggml plans for the graphs at the device's thread count. Elsewhere it is kBackendMargin, to be replaced by the
-  /// difference of free memory around a warm-up. Errors: device_failed.
+  /// need no memory bound and have none afterwards. On CPU devices it is exact, repeatable and without margin: the work buffer
+  /// that ggml plans for the graphs at the device's thread count; nothing is computed. Elsewhere graphs not seen before are
+  /// computed once, in memory leased for that while, and what free memory falls by meanwhile is what the backend took; that and
+  /// kMeasuredMargin is the answer. Where the driver reports the host's memory as its own, or nothing to believe, or there is no
+  /// room, it is kBackendMargin instead. What other programs take within that moment counts too. Errors: device_failed.
   virtual Result<Bytes> measure_backend(std::span<ggml_cgraph* const> graphs) = 0;
+  /// What the backend itself seems to hold now: exact on CPU devices; elsewhere what was measured, and what the report of free
+  /// memory has fallen by since without our doing, other programs' included. None where that is not known. Threads: any.
+  virtual std::optional<Bytes> backend_now() const { return std::nullopt; }
 
   /// Whether a raw image of a block with weights of this type computes bit for bit the same as
   /// tensor-by-tensor upload, also after refills (device/probe.h).
@@ -126,6 +135,9 @@ class Device {
 
 /// What `measure_backend` states for devices whose own use cannot be asked for: contexts, pools and pipelines of GPU backends.
 inline constexpr Bytes kBackendMargin = 256 * MiB;
+/// What it adds to what it measured: drivers take memory in pieces of 2 to 32 MiB and report it late, and make command buffers
+/// and descriptors as a sweep goes on.
+inline constexpr Bytes kMeasuredMargin = 64 * MiB;
 
 /// Opens a device by name: "cpu", "cpu:threads=2", "vulkan0", "sim:memory=24MiB,link=200MB/s,…" (docs/simulated-device.md).
 /// Options of ggml devices: threads=N (CPU), link=RATE, latency=TIME, compute=RATE (instead of measured ones), poll=0…100 (CPU:

@@ -53,6 +53,14 @@ class SimPinnedBuffer final : public HostBuffer {
 }  // namespace
 
 struct SimDevice::State {
+  using Clock = std::chrono::steady_clock;
+  /// A buffer that was freed and whose bytes the driver has not got back yet.
+  struct Late {
+    Bytes size = 0;
+    Clock::time_point due;
+    std::uint64_t due_call = 0;
+  };
+
   struct Block {
     Pages pages;
     Bytes size = 0;
@@ -62,6 +70,9 @@ struct SimDevice::State {
 
   mutable std::mutex mutex;
   std::map<ggml_backend_buffer_t, Block> blocks;
+  std::vector<Late> late;
+  Clock::duration late_by{};
+  std::uint64_t late_by_calls = 0, waiting_calls = 0;  // calls in which a driver may get freed bytes back
   Bytes live = 0, backend = 0, high_water = 0, pinned = 0;
   bool warned_pageable = false;
   std::uint32_t numbered = 0;
@@ -85,6 +96,17 @@ struct SimDevice::State {
     return event.index;
   }
 
+  /// With the lock held, as the next two.
+  void settle_late() {
+    std::erase_if(late, [&](const Late& l) { return waiting_calls >= l.due_call && Clock::now() >= l.due; });
+  }
+  Bytes held() const {
+    Bytes bytes = live + backend;
+    for (const Late& l : late) bytes += l.size;
+    return bytes;
+  }
+  std::size_t buffers() const { return blocks.size() + late.size(); }
+
   void grow_high_water() { high_water = std::max(high_water, live + backend); }
 
   void freed(ggml_backend_buffer_t buffer) {
@@ -101,6 +123,8 @@ struct SimDevice::State {
     std::lock_guard lock(mutex);
     blocks.erase(buffer);
     live -= size;
+    if (late_by > Clock::duration::zero() || late_by_calls > 0)
+      late.push_back({size, Clock::now() + late_by, waiting_calls + late_by_calls});
     ++counters.frees;
     log[index].ok = true;
   }
@@ -167,6 +191,8 @@ Result<std::unique_ptr<SimDevice>> SimDevice::open(const SimOptions& options) {
   info.max_buffer = std::min(options.preferred_buffer.value_or(options.max_buffer), GiB);
   device->state_ = std::make_shared<State>();
   device->state_->backend = device->state_->high_water = options.backend;
+  device->state_->late_by = std::chrono::nanoseconds(nanoseconds(options.late_free_s));
+  device->state_->late_by_calls = options.late_free_calls;
   return device;
 }
 
@@ -174,7 +200,8 @@ MemoryView SimDevice::memory() const {
   Bytes free = 0, total = 0;
   {
     std::lock_guard lock(state_->mutex);
-    free = options_.free.value_or(options_.memory - std::min(options_.memory, state_->live + state_->backend));
+    state_->settle_late();
+    free = options_.free.value_or(options_.memory - std::min(options_.memory, state_->held()));
     total = options_.total.value_or(options_.memory);
     if (state_->report) std::tie(free, total) = *state_->report;
   }
@@ -189,8 +216,9 @@ Result<DeviceBuffer> SimDevice::allocate(Bytes size) {
   const auto index = state_->begin({.kind = SimEvent::Kind::alloc, .bytes = size});
   std::lock_guard lock(state_->mutex);
   State& state = *state_;
-  const Bytes held = state.live + state.backend;
-  const Bytes free = options_.memory - std::min(options_.memory, held);
+  ++state.waiting_calls;
+  state.settle_late();
+  const Bytes free = options_.memory - std::min(options_.memory, state.held());
   const auto refuse = [&](std::string_view why) {
     return fail(Code::device_oom,
                 fmt::format("sim refuses a buffer of {} with {} free: {}", format_bytes(size), format_bytes(free), why), size,
@@ -199,10 +227,12 @@ Result<DeviceBuffer> SimDevice::allocate(Bytes size) {
   const std::uint64_t call = ++state.alloc_calls;
   if (options_.fail_alloc > 0 && call >= options_.fail_alloc && call < options_.fail_alloc + options_.fail_allocs)
     return refuse("allocation failed to order");
-  if (size > free) return refuse("lower the device budget");
+  if (size > free) return refuse("so much is not left");
   if (size > options_.max_buffer) return refuse("larger than its largest buffer");
-  if (options_.max_buffers > 0 && state.blocks.size() >= static_cast<std::size_t>(options_.max_buffers))
-    return refuse(fmt::format("{} buffers are alive", options_.max_buffers));
+  if (options_.max_buffers > 0 && state.buffers() >= static_cast<std::size_t>(options_.max_buffers))
+    return refuse(fmt::format("it has no more than {} buffers", options_.max_buffers));
+  if (options_.fragment && size > *options_.fragment && state.buffers() > 0)
+    return refuse(fmt::format("no piece above {} is free in one", format_bytes(*options_.fragment)));
 
   auto pages = Pages::map(size);
   if (!pages) return refuse(pages.error().message);
@@ -346,7 +376,8 @@ Status SimDevice::hold_work_buffer(const ggml_cgraph* graph) {
   {
     std::lock_guard lock(state_->mutex);
     if (needed <= state_->backend) return {};
-    free = options_.memory - std::min(options_.memory, state_->live + options_.backend);
+    state_->settle_late();
+    free = options_.memory - std::min(options_.memory, state_->held() - state_->backend + options_.backend);
   }
   const auto index = state_->begin({.kind = SimEvent::Kind::backend, .bytes = needed});
   if (work > free)
@@ -367,6 +398,8 @@ Result<Moment> SimDevice::compute(ggml_cgraph* graph, Moment not_before, const C
   for (int i = 0; i < nodes; ++i) {
     const ggml_tensor* node = ggml_graph_node(graph, i);
     if (is_view_op(node) || ggml_is_empty(node)) continue;
+    // Where a real backend would end the program.
+    if (lacks(node)) return fail(Code::device_failed, fmt::format("sim was given {}, which it lacks", ggml_op_desc(node)));
     const auto touch = [&](const ggml_tensor* t) -> Status {
       if (!t->data && !ggml_is_empty(t))
         return fail(Code::device_failed, fmt::format("tensor '{}' of node '{}' has no memory", t->name, node->name));
@@ -384,6 +417,10 @@ Result<Moment> SimDevice::compute(ggml_cgraph* graph, Moment not_before, const C
   {
     std::lock_guard lock(state_->mutex);
     ordinal = ++state_->compute_calls;
+    state_->settle_late();
+    if (options_.max_submit_buffers > 0 && state_->buffers() > static_cast<std::size_t>(options_.max_submit_buffers))
+      return fail(Code::device_oom, fmt::format("sim refuses the submit of a computation: {} buffers are there, it takes {}",
+                                                state_->buffers(), options_.max_submit_buffers));
   }
   delay(SimEvent::Kind::compute, ordinal, 0);
   if (ordinal == options_.fail_compute) return fail(Code::device_failed, "sim failed to order while computing");
@@ -427,6 +464,18 @@ void SimDevice::discard(ggml_backend_buffer_t buffer, Bytes offset, Bytes size) 
   state_->log[index].ok = true;
   ++state_->counters.discards;
 }
+
+void SimDevice::synchronise() {
+  std::lock_guard lock(state_->mutex);
+  ++state_->waiting_calls;
+  state_->settle_late();
+}
+
+bool SimDevice::lacks(const ggml_tensor* node) const {
+  return options_.lacks.contains(ggml_op_name(node->op)) || options_.lacks.contains(ggml_op_desc(node));
+}
+
+bool SimDevice::supports(const ggml_tensor* node) const { return !lacks(node) && cpu_->supports(node); }
 
 Result<Bytes> SimDevice::measure_backend(std::span<ggml_cgraph* const> graphs) {
   SLUICE_ASSIGN(const Bytes work, cpu_->measure_backend(graphs));

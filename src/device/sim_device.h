@@ -39,7 +39,8 @@ struct SimCounters {
 /// touched outside set, get and compute (a host dereference faults); its accounts and its log are its own too, so that they can
 /// prove the ledger. Virtual time: each kind of operation (weights in, state in, out, compute) has a clock; an operation starts
 /// at the later of its clock and `not_before` and ends when the rates say. So the moments depend on the order of calls of one
-/// kind, never on how threads interleave. Threads: as Device; log, counters and high_water from any.
+/// kind, never on how threads interleave. Buffers that are freed late count as there for the driver's limits and its report,
+/// not for live_buffers and high_water. Threads: as Device; log, counters and high_water from any.
 class SimDevice final : public Device {
  public:
   /// Errors: invalid_argument (names the option), device_failed (no CPU backend).
@@ -56,7 +57,8 @@ class SimDevice final : public Device {
   Result<Moment> get(const ggml_tensor* tensor, Bytes offset, std::span<std::byte> data, Moment not_before) override;
   Result<Moment> compute(ggml_cgraph* graph, Moment not_before, const CancelToken& cancel) override;
   void discard(ggml_backend_buffer_t buffer, Bytes offset, Bytes size) override;
-  bool supports(const ggml_tensor* node) const override { return cpu_->supports(node); }
+  void synchronise() override;
+  bool supports(const ggml_tensor* node) const override;
   Result<Bytes> measure_backend(std::span<ggml_cgraph* const> graphs) override;
   bool raw_images(ggml_type type) const override { return cpu_->raw_images(type); }
   Rates rates() const override;
@@ -81,6 +83,7 @@ class SimDevice final : public Device {
   bool virtual_time() const { return options_.link_bytes_per_s || options_.flops_per_s; }
   void delay(SimEvent::Kind kind, std::uint64_t ordinal, int side) const;
   Status hold_work_buffer(const ggml_cgraph* graph);
+  bool lacks(const ggml_tensor* node) const;
 
   SimOptions options_;
   LogSink log_;

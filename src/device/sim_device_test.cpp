@@ -126,6 +126,62 @@ TEST_CASE("sim: refuses like a driver, by capacity, by size and by number of buf
   CHECK(sim->high_water() == 10'000);
 }
 
+TEST_CASE("sim: free memory in pieces: a larger buffer only while no other is there") {
+  auto sim = open_sim({.memory = 10'000, .fragment = 1000});
+  auto large = sim->allocate(8000);
+  REQUIRE(large);
+  CHECK(sim->allocate(1000));
+  const auto refused = sim->allocate(1001);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::device_oom);
+  CHECK(refused.error().message.find("in one") != std::string::npos);
+  large->reset();
+  CHECK(sim->allocate(1001));
+}
+
+TEST_CASE("sim: late frees, by calls and by time") {
+  auto by_calls = open_sim({.memory = 10'000, .max_buffers = 1, .late_free_calls = 2});
+  by_calls->allocate(10'000)->reset();
+  CHECK(by_calls->live_buffers() == 0);
+  CHECK(by_calls->memory().free == 0);
+  CHECK_FALSE(by_calls->allocate(1));
+  by_calls->synchronise();
+  CHECK(by_calls->memory().free == 10'000);
+  CHECK(by_calls->allocate(10'000));
+
+  auto by_time = open_sim({.memory = 10'000, .late_free_s = 0.02});
+  const auto start = std::chrono::steady_clock::now();
+  by_time->allocate(10'000)->reset();
+  while (!by_time->allocate(10'000)) std::this_thread::yield();
+  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(20));
+}
+
+TEST_CASE("sim: a submit is refused for the number of buffers, whoever has them") {
+  TestProduct product(64, 32, 8);
+  auto sim = open_sim({.max_submit_buffers = 1});
+  auto arena = Arena::open(*sim, product.bytes(*sim)).value();
+  product.bind(*sim, arena);
+  {
+    const auto other = sim->allocate(1);
+    const auto refused = sim->compute(product.graph(), 0, CancelToken{});
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == Code::device_oom);
+    CHECK(refused.error().message.find("2 buffers") != std::string::npos);
+  }
+  REQUIRE(sim->compute(product.graph(), 0, CancelToken{}));
+  CHECK(product.result(*sim) == product.expected());
+}
+
+TEST_CASE("sim: an operator that it lacks is not supported, and not run") {
+  TestProduct product(64, 32, 8);
+  auto able = open_sim({}), unable = open_sim({.lacks = {"MUL_MAT"}});
+  CHECK(able->supports(product.output()));
+  CHECK_FALSE(unable->supports(product.output()));
+  auto arena = Arena::open(*unable, product.bytes(*unable)).value();
+  product.bind(*unable, arena);
+  CHECK(unable->compute(product.graph(), 0, CancelToken{}).error().code == Code::device_failed);
+}
+
 TEST_CASE("sim: a work buffer that does not fit is refused when it is first needed") {
   TestProduct product(512, 16, 40, GGML_TYPE_Q8_0);
   auto probe = open_sim({});
@@ -399,6 +455,10 @@ TEST_CASE("sim options: what is wrong is named") {
   CHECK(message("latency=1us").find("'latency'") != std::string::npos);
   CHECK(message("node=1us").find("'node'") != std::string::npos);
   CHECK(message("delay=2s").find("'delay'") != std::string::npos);
+  CHECK(message("fragment=0").find("'fragment'") != std::string::npos);
+  CHECK(message("late-free=0").find("'late-free'") != std::string::npos);
+  CHECK(message("late-free=2s").find("'late-free'") != std::string::npos);
+  CHECK(message("lacks=GELU+NONSENSE").find("'NONSENSE'") != std::string::npos);
   CHECK(message("poison=2").find("'poison'") != std::string::npos);
 }
 

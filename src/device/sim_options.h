@@ -1,7 +1,9 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "device/device_name.h"
@@ -19,11 +21,16 @@ struct SimOptions {
 
   Bytes max_buffer = GiB;  ///< larger buffers are refused
   std::optional<Bytes>
-      preferred_buffer;  ///< what the device says its largest buffer is; none: max_buffer. At most 1 GiB is believed
-  int max_buffers = 0;   ///< live buffers above this are refused; 0: no such cap
-  std::optional<Bytes> free, total;  ///< what the device reports, instead of the truth
-  Bytes pinned = 0;                  ///< most host memory handed out as pinned at once; the rest is pageable
-  Bytes backend = 0;                 ///< bytes of the capacity that the driver holds for itself from the start
+      preferred_buffer;           ///< what the device says its largest buffer is; none: max_buffer. At most 1 GiB is believed
+  int max_buffers = 0;            ///< live buffers above this are refused; 0: no such cap
+  std::optional<Bytes> fragment;  ///< free memory lies in pieces: a larger buffer is refused while any other is there
+  int max_submit_buffers = 0;     ///< a computation is refused while more buffers than this are there; 0: no such cap
+  double late_free_s = 0;         ///< freed buffers are there for so long yet
+  std::uint64_t late_free_calls = 0;  ///< or until the device was asked so often for a buffer or to finish what it was given
+  std::set<std::string> lacks;        ///< operators that the device does not support: ggml_op_desc, "MUL_MAT", "GELU"
+  std::optional<Bytes> free, total;   ///< what the device reports, instead of the truth
+  Bytes pinned = 0;                   ///< most host memory handed out as pinned at once; the rest is pageable
+  Bytes backend = 0;                  ///< bytes of the capacity that the driver holds for itself from the start
 
   /// The n-th operation of its kind since the device was opened fails, counted from 1; 0: none.
   std::uint64_t fail_alloc = 0, fail_host = 0, fail_copy = 0, fail_compute = 0;

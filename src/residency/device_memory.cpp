@@ -5,17 +5,15 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
-#include <thread>
 #include <tuple>
+
+#include "device/refusal.h"
 
 namespace sluice {
 namespace {
 
 // A cancel wakes nobody, so whoever waits for the device looks at it this often.
 constexpr std::chrono::milliseconds kCancelPoll{20};
-// Drivers may free late: this often and this many times it is looked whether they have.
-constexpr std::chrono::milliseconds kLateFreePoll{10};
-constexpr int kLateFreePolls = 10;
 // Shelves beside those that are as large as a buffer can be: usually, and at most. Drivers bound the number of buffers.
 constexpr Bytes kFewShelves = 6, kManyShelves = 24;
 constexpr Bytes kUnlimited = Bytes{1} << 60;
@@ -322,20 +320,11 @@ void DeviceMemory::free_empty_shelves() {
 Status DeviceMemory::resize_zone(Bytes size) {
   if (size == arena_.zone()) return {};
   leave_zone(arena_.kept_by(size), Arena::kShelf, Leaving::workspace);
-  return allocate([&] { return arena_.set_zone(size); }, size > arena_.zone() ? size - arena_.zone() : 0);
+  return allocate([&] { return arena_.set_zone(size); });
 }
 
-Status DeviceMemory::allocate(const std::function<Status()>& attempt, Bytes bytes) {
-  auto done = attempt();
-  // Where the budget is the reason, waiting helps nothing.
-  if (done || done.error().code != Code::device_oom) return done;
-  for (int poll = 0; poll < kLateFreePolls; ++poll) {
-    const MemoryView memory = device_.memory();
-    if (!memory.known || memory.free >= bytes) break;
-    std::this_thread::sleep_for(kLateFreePoll);
-  }
-  drop_caches();
-  return attempt();
+Status DeviceMemory::allocate(const std::function<Status()>& attempt) {
+  return outlast_refusal(device_, attempt, [&] { drop_caches(); });
 }
 
 void DeviceMemory::drop_caches() {
@@ -428,13 +417,11 @@ Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
     SLUICE_TRY(share_.set_backend(std::max(backend_before, need.backend)));
     SLUICE_TRY(resize_zone(d.zone));
     for (const Bytes size : d.room.new_shelves) {
-      SLUICE_TRY(allocate(
-          [&]() -> Status {
-            SLUICE_ASSIGN(const auto shelf, arena_.add_shelf(size));
-            fresh.push_back(shelf);
-            return {};
-          },
-          size));
+      SLUICE_TRY(allocate([&]() -> Status {
+        SLUICE_ASSIGN(const auto shelf, arena_.add_shelf(size));
+        fresh.push_back(shelf);
+        return {};
+      }));
     }
     for (const Wanted& want : need.wanted) {
       if (want.where != Wanted::Where::booked || booked_.contains(want.block)) continue;

@@ -113,7 +113,7 @@ class DeviceMemory {
   };
   /// Makes room and allocates everything a request needs before its first step: the zone, a place on a shelf for each wanted
   /// block that has none, bookings. What is there already stays where it is. Where the driver refuses memory that the budget
-  /// allows, late frees are waited for (at most 100 ms), then caches are dropped and it is tried once more. All or nothing:
+  /// allows, late frees are waited for, caches dropped, and it is tried again (device/refusal.h). All or nothing:
   /// after an error the ledger is as before, less what was given up for the attempt. Errors: over_budget, device_oom.
   Status admit(const Need& need);
   /// Bytes of blocks that `admit` would give up, or that the request would work over. Errors: over_budget.
@@ -207,7 +207,7 @@ class DeviceMemory {
   RoomQuestion question(Bytes capacity, Bytes zone) const;
   Result<Decision> decide(const Need& need) const;
   Status carry_out(const Need& need, const Decision& decision);
-  Status allocate(const std::function<Status()>& attempt, Bytes bytes);
+  Status allocate(const std::function<Status()>& attempt);
   void drop_caches();
   void drop_unfilled();
   void forget_component(ComponentId component);
