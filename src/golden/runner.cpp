@@ -2,10 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "golden/array.h"
 #include "golden/glob.h"
 
 namespace sluice::golden {
+
+std::string Setup::backend() const {
+  std::string first;
+  for (std::size_t at = 0; at <= device.size();) {
+    const std::size_t end = std::min(device.find(',', at), device.size());
+    const std::string part = device.substr(at, end - at);
+    at = end + 1;
+    const std::size_t colon = part.find(':');
+    if (colon == std::string::npos && part.find('=') != std::string::npos) continue;  // an option of the one before
+    const std::string name = part.substr(0, colon);
+    if (!computes_in_f32(name)) return name;
+    if (first.empty()) first = name;
+  }
+  return first;
+}
 
 Measured measure(const TensorFile& io, const std::string& output, std::span<const float> got, const Tolerance& allowed) {
   const auto want = read_array(io, output);

@@ -16,7 +16,8 @@ struct Setup {
   std::string device = "cpu";
   std::optional<Bytes> budget;  ///< none: unlimited
   bool sweep = false;  ///< eight budgets from the smallest that works to the full size, each of which must agree bit for bit
-  std::string backend() const { return device.substr(0, device.find(':')); }
+  /// The backend of the device, or of the one of several ("vulkan0,cpu:threads=1") that computes least exactly.
+  std::string backend() const;
 };
 
 /// One output, measured.

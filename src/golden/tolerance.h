@@ -28,8 +28,10 @@ enum class Work {
   pipeline,    ///< several networks in a row, fed back into each other
 };
 
-/// The one table. `weight_dtype` as case.json has it ("f32", "f16", "bf16", …); `backend` is the device's kind ("cpu", "sim",
-/// "vulkan", …).
+/// Whether products of f32 matrices keep all bits of their factors on a backend ("cpu", "sim", "vulkan0", …). Pure.
+bool computes_in_f32(std::string_view backend);
+
+/// The one table. `weight_dtype` as case.json has it ("f32", "f16", "bf16", …); `backend` as Setup::backend().
 Tolerance tolerance(Work work, std::string_view weight_dtype, std::string_view backend);
 
 }  // namespace sluice::golden
