@@ -15,8 +15,9 @@ Variants variants_for(ggml_backend_dev_t device) {
   // The CPU's buffer type names no device in some versions of ggml.
   if (!device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) return {};
   // Graphics backends know flash attention for some head sizes only and round keys and values to f16; their matrix products are
-  // much faster than their direct convolutions.
-  return {.im2col_limit = 512 * MiB, .score_limit = 64 * MiB, .flash = false};
+  // much faster than their direct convolutions. 128 MiB is what every Vulkan device lets an operator see of a buffer
+  // (maxStorageBufferRange); larger tensors are refused on some.
+  return {.im2col_limit = 128 * MiB, .score_limit = 64 * MiB, .flash = false};
 }
 
 }  // namespace sluice
