@@ -13,6 +13,7 @@
 #include "device/memory_report.h"
 #include "device/probe.h"
 #include "device/rate_probe.h"
+#include "device/warm_up.h"
 
 namespace sluice {
 namespace {
@@ -64,6 +65,22 @@ DeviceKind kind_of(ggml_backend_dev_t dev) {
   }
 }
 
+/// Whether a device's memory is the host's: the CPU, graphics within it, and software drivers, which call themselves graphics
+/// cards and report the machine's memory, to the byte, as theirs.
+bool lives_in_host(ggml_backend_dev_t dev) {
+  if (kind_of(dev) != DeviceKind::gpu) return true;
+  ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  if (!cpu) return false;
+  std::size_t free = 0, total = 0, host = 0;
+  try {
+    ggml_backend_dev_memory(dev, &free, &total);
+    ggml_backend_dev_memory(cpu, &free, &host);
+  } catch (...) {
+    return false;
+  }
+  return total > 0 && total == host;
+}
+
 /// As many as the process may run on.
 int default_threads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, GGML_MAX_N_THREADS); }
 
@@ -97,7 +114,7 @@ DeviceInfo GgmlDevice::describe(ggml_backend_dev_t dev) {
   info.description = ggml_backend_dev_description(dev);
   if (props.device_id) info.device_id = props.device_id;
   info.kind = kind_of(dev);
-  info.host_memory = info.kind != DeviceKind::gpu;
+  info.host_memory = lives_in_host(dev);
   info.threads = info.kind == DeviceKind::cpu ? default_threads() : 0;
   if (auto type = ggml_backend_dev_buffer_type(dev)) {
     info.alignment = std::max<Bytes>(ggml_backend_buft_get_alignment(type), 1);
@@ -107,8 +124,8 @@ DeviceInfo GgmlDevice::describe(ggml_backend_dev_t dev) {
 }
 
 MemoryView GgmlDevice::memory_of(ggml_backend_dev_t dev, Bytes booked) {
-  if (kind_of(dev) == DeviceKind::cpu) {
-    // The CPU backend reports free = total on Linux.
+  if (kind_of(dev) != DeviceKind::integrated && lives_in_host(dev)) {
+    // The CPU backend reports free = total on Linux, and software drivers know nothing of control groups.
     const HostMemory host = host_memory();
     if (host.known) return believe_memory(host.free, host.total, booked);
   }
@@ -129,10 +146,13 @@ Result<std::unique_ptr<GgmlDevice>> GgmlDevice::open(ggml_backend_dev_t dev, con
   device->ledger_ = std::move(ledger);
   const auto start = [&]() -> Status {
     device->info_ = describe(dev);
+    const auto before = device->read_memory();
     device->backend_.reset(ggml_backend_dev_init(dev, nullptr));
     if (!device->backend_) return fail(Code::device_failed, device->info_.name + " does not start");
     device->buffer_type_ = ggml_backend_dev_buffer_type(dev);
     if (!device->buffer_type_) return fail(Code::device_failed, device->info_.name + " has no memory of its own");
+    device->last_ = device->read_memory();
+    if (before && device->last_) device->measured_ = taken(*before, *device->last_);
     return {};
   };
   SLUICE_TRY(guarded(ggml_backend_dev_name(dev), "starting", start));
@@ -285,8 +305,51 @@ Status GgmlDevice::check_work_buffer(const ggml_cgraph* graph) {
   return {};
 }
 
+std::optional<GgmlDevice::Reading> GgmlDevice::read_memory() const {
+  // Where memory is the host's, its report tells of everything that runs there.
+  if (info_.host_memory) return std::nullopt;
+  const Bytes own = ledger_->report().total;
+  const MemoryView view = memory_of(dev_, own);
+  if (!view.known) return std::nullopt;
+  return Reading{view.free, own};
+}
+
+Bytes GgmlDevice::taken(const Reading& before, const Reading& after) {
+  const Bytes had = before.free + before.own, has = after.free + after.own;
+  return had - std::min(had, has);
+}
+
+Result<bool> GgmlDevice::warm(ggml_cgraph* graph) {
+  const std::uint64_t signature = graph_signature(graph);
+  if (warmed_.contains(signature)) return true;
+  const auto before = read_memory();
+  if (!before) return false;
+  {
+    const auto room = ledger_->reserve(Use::workspace, warm_up_bytes(buffer_type_, graph));
+    if (!room) return false;
+    auto done = guarded(info_.name, "warming up", [&] { return warm_up(backend_.get(), buffer_type_, graph); });
+    if (!done && done.error().code == Code::device_oom) return false;
+    if (!done) return fail(std::move(done).error());
+  }
+  warmed_.insert(signature);
+  const auto after = read_memory();
+  std::lock_guard lock(measured_mutex_);
+  if (after) measured_ += taken(*before, *after);
+  if (after) last_ = after;
+  return true;
+}
+
 Result<Bytes> GgmlDevice::measure_backend(std::span<ggml_cgraph* const> graphs) {
-  if (info_.kind != DeviceKind::cpu) return kBackendMargin;
+  if (info_.kind != DeviceKind::cpu) {
+    bool all = true;
+    std::lock_guard lock(compute_mutex_);
+    for (ggml_cgraph* graph : graphs) {
+      if (!all) break;
+      SLUICE_ASSIGN(all, warm(graph));
+    }
+    std::lock_guard measured_lock(measured_mutex_);
+    return all ? measured_ + kMeasuredMargin : std::max(kBackendMargin, measured_ + kMeasuredMargin);
+  }
   // The backend keeps one work buffer, as large as the largest asked for; the old one goes before a larger one comes.
   Bytes most = 0;
   for (ggml_cgraph* graph : graphs) {
@@ -294,6 +357,14 @@ Result<Bytes> GgmlDevice::measure_backend(std::span<ggml_cgraph* const> graphs) 
     most = std::max(most, size);
   }
   return most;
+}
+
+std::optional<Bytes> GgmlDevice::backend_now() const {
+  if (info_.kind == DeviceKind::cpu) return work_seen_.load();
+  const auto now = read_memory();
+  std::lock_guard lock(measured_mutex_);
+  if (!now || !last_) return std::nullopt;
+  return measured_ + taken(*last_, *now);
 }
 
 bool GgmlDevice::raw_images(ggml_type type) const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "device/cpu_controls.h"
 #include "device/device.h"
@@ -40,6 +41,7 @@ class GgmlDevice final : public Device {
   void discard(ggml_backend_buffer_t, Bytes, Bytes) override {}
   bool supports(const ggml_tensor* node) const override;
   Result<Bytes> measure_backend(std::span<ggml_cgraph* const> graphs) override;
+  std::optional<Bytes> backend_now() const override;
   bool raw_images(ggml_type type) const override;
   Rates rates() const override;
   int live_buffers() const override { return live_->load(); }
@@ -59,6 +61,18 @@ class GgmlDevice final : public Device {
   /// pointer to it. Under compute_mutex_. Errors: device_oom.
   Status check_work_buffer(const ggml_cgraph* graph);
 
+  /// Free memory by a report that tells of this device alone, and what our ledger had there; none where there is no such
+  /// report.
+  struct Reading {
+    Bytes free = 0, own = 0;
+  };
+  std::optional<Reading> read_memory() const;
+  /// What free memory fell by between two readings beyond our own bytes.
+  static Bytes taken(const Reading& before, const Reading& after);
+  /// Computes a graph not seen before and adds to measured_. False: there was no room. Under compute_mutex_. Errors:
+  /// device_failed.
+  Result<bool> warm(ggml_cgraph* graph);
+
   ggml_backend_dev_t dev_ = nullptr;
   DeviceInfo info_;
   GgmlOptions options_;
@@ -73,7 +87,12 @@ class GgmlDevice final : public Device {
 
   /// The token of the compute now running. Read by ggml's abort callback, which runs in the computing thread itself.
   const CancelToken* cancel_ = nullptr;
-  Bytes work_seen_ = 0;  ///< largest work buffer that was there to be had; under compute_mutex_
+  std::atomic<Bytes> work_seen_ = 0;  ///< largest work buffer that was there to be had; written under compute_mutex_
+
+  mutable std::mutex measured_mutex_;  ///< guards measured_ and last_; taken last
+  Bytes measured_ = 0;                 ///< what the backend took when it was opened and for every graph warmed up
+  std::optional<Reading> last_;        ///< when that was measured last
+  std::set<std::uint64_t> warmed_;     ///< signatures of graphs; under compute_mutex_
 
   /// Held while the backend computes, for a caller, a probe or a measurement.
   mutable std::mutex compute_mutex_;
