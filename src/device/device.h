@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -39,6 +40,7 @@ struct DeviceInfo {
 struct MemoryView {
   Bytes free = 0, total = 0;
   bool known = false;
+  std::string_view doubt = {};  ///< where it is not known: what is wrong with the report, in words; empty: there was none
 };
 
 /// A moment on the device's clock, in nanoseconds: steady time on real devices, virtual time on the simulated one.
@@ -153,5 +155,9 @@ struct DeviceListing {
 /// Every ggml device there is (not the simulated one, which is always there). Backends that are plugins are loaded at the first
 /// call in the process. Accelerators that only help the CPU are left out.
 std::vector<DeviceListing> list_devices();
+
+/// The device to run on where nobody says: a card of its own before an integrated one before the CPU, of several the one with
+/// the most memory.
+std::string default_device();
 
 }  // namespace sluice

@@ -10,7 +10,8 @@ namespace sluice {
 /// there is, a negative number as a huge one.
 /// - total 0 or ≥ 2^63: nothing is known, all zero;
 /// - free > total: a wrapped or made-up figure. Not known; total is kept and free is what our own books (`booked`) leave of it;
-/// - else free and total as they are. Pure.
+/// - else free and total as they are.
+/// What is not known says why in `doubt`. Pure.
 MemoryView believe_memory(Bytes free, Bytes total, Bytes booked);
 
 /// The bytes a plan may use of a device: clamp(free − reserve, 0, total), less where `limit` is given; `limit` alone where

@@ -32,6 +32,7 @@ TEST_CASE("believe_memory: hostile reports") {
     CHECK(view.free == row.view.free);
     CHECK(view.total == row.view.total);
     CHECK(view.known == row.view.known);
+    CHECK(view.doubt.empty() == view.known);
   }
 }
 
@@ -47,4 +48,12 @@ TEST_CASE("usable_memory: reserve, limit and what is held already") {
   const MemoryView unknown{.free = 6 * GiB, .total = 8 * GiB, .known = false};
   CHECK(usable_memory(unknown, 0, GiB, 2 * GiB) == 2 * GiB);
   CHECK(usable_memory(unknown, 0, GiB, std::nullopt) == std::nullopt);
+}
+
+TEST_CASE("believe_memory: what is wrong is told apart") {
+  const auto doubt = [](Bytes free, Bytes total) { return std::string(believe_memory(free, total, 0).doubt); };
+  CHECK(doubt(1, 0).find("no memory at all") != std::string::npos);
+  CHECK(doubt(0, ~Bytes{0}).find("than an address reaches") != std::string::npos);
+  CHECK(doubt(9, 8).find("more is free than there is") != std::string::npos);
+  CHECK(doubt(~Bytes{0} - 5, 8).find("below zero") != std::string::npos);
 }
