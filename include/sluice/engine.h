@@ -11,6 +11,7 @@
 #include "base/cancel.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "sluice/devices.h"
 
 namespace sluice {
 
@@ -224,16 +225,6 @@ struct FileSummary {
 };
 /// Reads a file's header only. Errors: not_found, io, corrupt.
 Result<FileSummary> inspect(const std::string& path);
-
-struct DeviceSummary {
-  std::string name, description, kind;
-  Bytes total = 0, free = 0;
-  bool memory_known = true;
-  Bytes alignment = 0, max_buffer = 0;
-  std::string note;  ///< e.g. that an NVIDIA card is reached through Vulkan only
-};
-/// The devices this build reaches.
-std::vector<DeviceSummary> devices();
 
 /// Writes a picture as PNG with its parameters, atomically. Errors: io.
 Status write_picture(const std::string& path, const Picture& picture);

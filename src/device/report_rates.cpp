@@ -175,14 +175,6 @@ Result<double> measure_overlap(Bench& bench, Timer& timer, std::span<const std::
 
 }  // namespace
 
-Device::Rates MeasuredRates::rates() const {
-  Device::Rates r;
-  if (const double link = to_device_pinned > 0 ? to_device_pinned : to_device; link > 0) r.link_bytes_per_s = link;
-  if (latency_s > 0) r.link_latency_s = latency_s;
-  if (flops_per_s > 0) r.flops_per_s = flops_per_s;
-  return r;
-}
-
 Result<MeasuredRates> measure_rates(Device& device, const CancelToken& cancel) {
   SLUICE_ASSIGN(const auto bench, Bench::open(device, cancel));
   Timer timer;

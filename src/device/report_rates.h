@@ -14,9 +14,6 @@ struct MeasuredRates {
   /// How much of the shorter of a copy and a computation is hidden when they run at the same time, from two threads: 1 all, 0
   /// none. Negative: one of them takes no time.
   double overlap = -1;
-
-  /// For the planner. Staging is pinned where it can be.
-  Device::Rates rates() const;
 };
 
 /// Measures copies of at most 16 MiB and products, alone and beside one another; about half a second. What it allocates is
