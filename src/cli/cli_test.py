@@ -196,10 +196,60 @@ class Cli(unittest.TestCase):
         self.assertGreaterEqual(len(report["components"]), 3)
         self.assertTrue(all(not component["missing"] for component in report["components"]))
 
+    def devices(self, *arguments, cache="cache"):
+        environment = {**os.environ, "XDG_CACHE_HOME": str(pathlib.Path(self.folder.name) / cache)}
+        result = subprocess.run([SLUICE, "devices", *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False, env=environment)
+        return result, json.loads(result.stdout) if "--json" in arguments and result.stdout else None
+
     def test_devices(self):
-        self.check(run("devices"), 0, "cpu")
-        names = [device["name"] for device in json.loads(run("devices", "--json").stdout)["devices"]]
-        self.assertIn("cpu", names)
+        result, _ = self.devices()
+        self.check(result, 0, "cpu", "not measured yet", "sim:memory=")
+        _, report = self.devices("--json")
+        by_name = {device["name"]: device for device in report["devices"]}
+        self.assertTrue(by_name["cpu"]["memory_known"])
+        self.assertGreater(by_name["cpu"]["total"], by_name["cpu"]["free"])
+        self.assertIsNone(by_name["cpu"]["measured"])
+        self.assertEqual(by_name["sim"]["kind"], "simulated")
+        self.assertEqual(os.listdir(self.folder.name), [], "nothing is written unless something is measured")
+
+    def test_devices_measured_and_kept(self):
+        result, report = self.devices("--measure", "--device", "cpu:threads=1", "--json")
+        self.check(result, 0)
+        self.assertIn("measuring cpu", result.stderr)
+        fresh = report["devices"][0]["measured"]
+        for key in ("largest_buffer", "to_device", "from_device", "latency_s", "flops_per_s"):
+            self.assertGreater(fresh[key], 0, key)
+        self.assertIn("f32", fresh["raw_types"])
+        _, again = self.devices("--device", "cpu:threads=1", "--json")
+        self.assertEqual(again["devices"][0]["measured"], fresh)
+        self.assertIsNone(self.devices("--device", "cpu:threads=2", "--json")[1]["devices"][0]["measured"])
+        cache = pathlib.Path(self.folder.name) / "cache/sluice/devices.json"
+        cache.write_text("nonsense")
+        self.assertIsNone(self.devices("--device", "cpu:threads=1", "--json")[1]["devices"][0]["measured"])
+
+    def test_devices_simulated(self):
+        device = "sim:threads=1,memory=24MiB,max-buffer=3MiB,link=200MB/s,compute=50GFLOPS"
+        self.check(self.devices("--measure", "--device", device)[0], 0, "0.2 GB/s", "50 GFLOP/s", "3.00 MiB by asking", "copies overlap compute: 1.00")
+        result, report = self.devices("--device", "sim:free=18446744073709551615", "--json")
+        self.check(result, 0)
+        self.assertFalse(report["devices"][0]["memory_known"])
+        self.assertIn("below zero", report["devices"][0]["memory_doubt"])
+        self.check(self.devices("--device", "sim:total=0")[0], 0, "not known", "no memory at all")
+
+    def test_devices_disk(self):
+        result, report = self.devices("--device", "sim", "--file", MODEL, "--json")
+        self.check(result, 0)
+        self.assertEqual(report["disk"]["bytes"], MODEL.stat().st_size)
+        self.assertGreater(report["disk"]["bytes_per_s"], 0)
+        self.check(self.devices("--device", "sim", "--file", "no-such-file")[0], 4, "no-such-file")
+        self.check(self.devices("--device", "nonsense")[0], 4, "nonsense")
+
+    def test_devices_cache_that_cannot_be_written(self):
+        (pathlib.Path(self.folder.name) / "file").touch()
+        result, report = self.devices("--measure", "--device", "cpu:threads=1", "--json", cache="file")
+        self.check(result, 0)
+        self.assertIn("not kept", result.stderr)
+        self.assertGreater(report["devices"][0]["measured"]["flops_per_s"], 0)
 
     def test_help_and_version(self):
         for arguments in (["--help"], ["generate", "--help"], ["plan", "--help"], ["--version"]):

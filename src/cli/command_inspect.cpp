@@ -14,16 +14,4 @@ Status inspect_file(const std::string& path, bool json) {
   return {};
 }
 
-Status list_devices(bool json) {
-  const auto list = devices();
-  if (json) {
-    auto array = nlohmann::json::array();
-    for (const auto& device : list) array.push_back(to_json(device));
-    fmt::print("{}\n", dump({{"devices", std::move(array)}}));
-    return {};
-  }
-  for (const auto& device : list) fmt::print("{}", device_text(device));
-  return {};
-}
-
 }  // namespace sluice::cli

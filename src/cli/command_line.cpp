@@ -18,6 +18,7 @@ namespace {
 struct Parsed {
   Settings settings;
   std::string file;
+  DevicesCommand devices;
   bool json = false;
 };
 
@@ -67,6 +68,10 @@ int parse_and_run(int argc, char** argv) {
   look->add_flag("--json", parsed.json, "one JSON object on standard output");
   auto* list = app.add_subcommand("devices", "what this build can run on");
   list->add_flag("--json", parsed.json, "one JSON object on standard output");
+  list->add_flag("--measure", parsed.devices.measure,
+                 "measure buffers, rates and weight types; takes seconds, is kept for later runs");
+  list->add_option("--device", parsed.devices.device, "this one alone, as for generate: cpu:threads=2, sim:memory=24MiB,…");
+  list->add_option("--file", parsed.devices.file, "how fast the disk gives this file, past the system's cache");
   auto* table = app.add_subcommand("options", "docs/options.md, as the program has it");
   bool markdown = false;
   table->add_flag("--markdown", markdown, "the only form there is");
@@ -93,7 +98,7 @@ int parse_and_run(int argc, char** argv) {
   else if (look->parsed())
     status = inspect_file(parsed.file, parsed.json);
   else if (list->parsed())
-    status = list_devices(parsed.json);
+    status = show_devices({parsed.devices.measure, parsed.json, parsed.devices.device, parsed.devices.file});
   else
     fmt::print("{}", options_markdown());
   if (!status) return report(status.error(), parsed.json || parsed.settings.json);

@@ -14,6 +14,13 @@ Status generate(Settings settings);
 /// Prints the plan that `generate` would follow.
 Status plan(Settings settings);
 Status inspect_file(const std::string& path, bool json);
-Status list_devices(bool json);
+
+struct DevicesCommand {
+  bool measure = false, json = false;
+  std::string device;  ///< one alone; empty: all
+  std::string file;    ///< whose disk is timed too; empty: none
+};
+/// Prints what there is to run on; with `measure`, what it does, which is kept for later runs.
+Status show_devices(const DevicesCommand& command);
 
 }  // namespace sluice::cli

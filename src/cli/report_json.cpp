@@ -110,18 +110,6 @@ json to_json(const FileSummary& summary) {
           {"warnings", summary.warnings}};
 }
 
-json to_json(const DeviceSummary& device) {
-  return {{"name", device.name},
-          {"description", device.description},
-          {"kind", device.kind},
-          {"memory_known", device.memory_known},
-          {"total", device.memory_known ? json(device.total) : json(nullptr)},
-          {"free", device.memory_known ? json(device.free) : json(nullptr)},
-          {"alignment", device.alignment},
-          {"max_buffer", device.max_buffer},
-          {"note", device.note}};
-}
-
 json to_json(const Error& error) {
   json body = {{"code", code_name(error.code)}, {"message", error.message},
                {"explanation", explain(error)}, {"needed", error.needed},

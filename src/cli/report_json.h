@@ -12,7 +12,6 @@ namespace sluice::cli {
 nlohmann::json to_json(const PlanReport& plan);
 nlohmann::json to_json(const Generated& generated, const std::vector<std::string>& files);
 nlohmann::json to_json(const FileSummary& summary);
-nlohmann::json to_json(const DeviceSummary& device);
 /// {"error": {"code", "message", "advice", "needed", "available", "exit"}}.
 nlohmann::json to_json(const Error& error);
 

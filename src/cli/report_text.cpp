@@ -114,13 +114,4 @@ std::string file_text(const FileSummary& summary) {
   return out;
 }
 
-std::string device_text(const DeviceSummary& device) {
-  std::string out = fmt::format("{:<10} {} ({})\n", device.name, device.description, device.kind);
-  out += device.memory_known ? fmt::format("           {} free of {}", size(device.free), size(device.total))
-                             : std::string("           memory unknown: give --device-budget");
-  out += fmt::format(", buffers of up to {}\n", size(device.max_buffer));
-  if (!device.note.empty()) out += fmt::format("           {}\n", device.note);
-  return out;
-}
-
 }  // namespace sluice::cli

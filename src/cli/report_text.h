@@ -14,6 +14,5 @@ std::string plan_text(const PlanReport& plan, bool every_block);
 std::string memory_table(const Generated& generated);
 
 std::string file_text(const FileSummary& summary);
-std::string device_text(const DeviceSummary& device);
 
 }  // namespace sluice::cli
