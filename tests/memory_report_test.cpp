@@ -134,40 +134,136 @@ TEST_CASE("a dip below the smallest budget is a refusal with the numbers, and ov
   CHECK(back->pixels == want.pixels);
 }
 
-TEST_CASE("reports that cannot be true, before and between requests: no crash, no new plan, the same picture") {
+// What a driver may say, and what becomes of each kind of budget.
+namespace {
+
+enum class Becomes {
+  figure,       ///< a budget in bytes, by the report
+  unlimited,    ///< allocation itself decides
+  over_budget,  ///< refused, with the smallest budget that works
+  invalid,      ///< refused when the engine is opened: there is nothing to leave free of
+};
+
+struct HostileRow {
+  const char* what;
+  Bytes free, total;
+  bool known;
+  Becomes automatic, leave_free;
+};
+
+std::vector<HostileRow> hostile_rows(Bytes smallest, Bytes memory) {
+  using enum Becomes;
+  return {
+      {"the truth", memory, memory, true, figure, figure},
+      {"nothing is free", 0, memory, true, over_budget, invalid},
+      {"less free than a request needs", smallest / 2, memory, true, over_budget, over_budget},
+      {"less in all than a request needs", smallest / 2, smallest / 2, true, over_budget, over_budget},
+      {"no memory at all", 0, 0, false, unlimited, invalid},
+      {"free memory of a device that has none", memory, 0, false, unlimited, invalid},
+      {"2^64 - 1 of both", kMost, kMost, false, unlimited, invalid},
+      {"nothing free of 2^64 - 1", 0, kMost, false, unlimited, invalid},
+      {"one byte more free than there is", memory + 1, memory, false, unlimited, invalid},
+      {"twice as much free", 2 * memory, memory, false, unlimited, invalid},
+      {"2^64 - 1 free", kMost, memory, false, unlimited, invalid},
+      {"one byte below zero", Bytes{0} - 1, memory, false, unlimited, invalid},
+      {"1 MiB below zero, as a huge number", Bytes{0} - MiB, memory, false, unlimited, invalid},
+      {"the same of a device smaller than a request", Bytes{0} - MiB, smallest / 2, false, unlimited, invalid},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("hostile reports when an engine is opened: what becomes of an automatic, a leave-free and an explicit budget") {
+  const Limits l = limits();
+  const Drawn want = wanted();
+  const Bytes memory = 2 * l.full, leave = memory / 10;
+  for (const HostileRow& row : hostile_rows(l.smallest, memory)) {
+    CAPTURE(row.what);
+    const std::string device = "sim:threads=1,free=" + std::to_string(row.free) + ",total=" + std::to_string(row.total);
+    struct Asked {
+      Budget budget;
+      Becomes becomes;
+      Bytes bytes;
+    };
+    // Nothing is ever taken of what was to stay free, and an explicit budget is what was asked for, whatever is reported.
+    const Bytes keep = std::min(kReserve, row.total / 8);
+    const Asked all[] = {
+        {{}, row.automatic, row.free - std::min(keep, row.free)},
+        {{Budget::Kind::leave_free, leave}, row.leave_free, row.free - std::min(leave, row.free)},
+        {{Budget::Kind::bytes, l.smallest}, Becomes::figure, l.smallest},
+    };
+    for (const Asked& asked : all) {
+      CAPTURE(static_cast<int>(asked.budget.kind));
+      auto engine = Engine::open(engine_on(device, asked.budget));
+      if (asked.becomes == Becomes::invalid) {
+        REQUIRE_FALSE(engine);
+        CHECK(engine.error().code == Code::invalid_argument);
+        continue;
+      }
+      // What leaves nothing at all may be refused when opened or when asked to draw: in words and numbers either way.
+      if (!engine && asked.becomes == Becomes::over_budget) {
+        CHECK(asked.bytes == 0);
+        CHECK(engine.error().code == Code::invalid_argument);
+        continue;
+      }
+      REQUIRE_MESSAGE(engine, engine.error().message);
+      auto made = (*engine)->generate(one_step(), {}, {});
+      if (asked.becomes == Becomes::over_budget) {
+        REQUIRE_FALSE(made);
+        CHECK(made.error().code == Code::over_budget);
+        CHECK(made.error().needed == l.smallest);
+        CHECK(made.error().available == asked.bytes);
+        continue;
+      }
+      REQUIRE_MESSAGE(made, made.error().message);
+      CHECK(made->pictures[0].latent == want.latents[0]);
+      CHECK(made->plan.device_known == row.known);
+      CHECK(made->plan.unlimited == (asked.becomes == Becomes::unlimited));
+      if (asked.becomes == Becomes::figure) {
+        CHECK(made->plan.budget == asked.bytes);
+        CHECK(made->ledger_peak <= asked.bytes);
+      }
+    }
+  }
+}
+
+TEST_CASE("hostile reports between requests: what is not believed changes nothing, what is true is followed") {
   const Limits l = limits();
   const Drawn want = wanted();
   const Bytes memory = 2 * l.full;
-  struct Report {
-    Bytes free, total;
-  };
-  const Report hostile[] = {{0, 0}, {kMost, kMost}, {memory + 1, memory}, {kMost, memory}, {0, kMost}};
   Automatic automatic(memory);
   REQUIRE(automatic.draw());
-  for (const Report r : hostile) {
-    CAPTURE(r.free);
-    CAPTURE(r.total);
-    automatic.rig().device().set_report(r.free, r.total);
+  SimDevice& device = automatic.rig().device();
+  const Bytes budget = automatic.budget();
+  for (const HostileRow& row : hostile_rows(l.smallest, memory)) {
+    if (row.known) continue;
+    CAPTURE(row.what);
+    device.set_report(row.free, row.total);
     auto drawn = automatic.draw();
     REQUIRE_MESSAGE(drawn, drawn.error().message);
     CHECK(drawn->pixels == want.pixels);
     CHECK(automatic.plans() == 1);
-
-    const std::string device = "sim:threads=1,free=" + std::to_string(r.free) + ",total=" + std::to_string(r.total);
-    for (const Budget budget : {Budget{}, Budget{Budget::Kind::bytes, l.smallest}}) {
-      auto engine = Engine::open(engine_on(device, budget));
-      REQUIRE_MESSAGE(engine, engine.error().message);
-      auto made = (*engine)->generate(one_step(), {}, {});
-      REQUIRE_MESSAGE(made, made.error().message);
-      CHECK(made->pictures[0].latent == want.latents[0]);
-      if (budget.kind == Budget::Kind::bytes) {
-        CHECK(made->plan.budget == l.smallest);
-        CHECK(made->ledger_peak <= l.smallest);
-      } else {
-        CHECK(made->plan.unlimited);
-      }
-    }
+    CHECK(automatic.budget() == budget);
   }
+  // More is in use than there is, which a driver may say in two ways. As a huge number it is no figure, and what was planned
+  // stays. In plain words it is a budget that was really exceeded: less in all than is booked.
+  const Bytes booked = device.ledger().report().total;
+  const Bytes total = l.smallest / 2;
+  REQUIRE(total < booked);
+  device.set_report(total - booked, total);
+  REQUIRE(automatic.draw());
+  CHECK(automatic.budget() == budget);
+  device.set_report(0, total);
+  auto refused = automatic.draw();
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::over_budget);
+  CHECK(refused.error().needed == l.smallest);
+  CHECK(refused.error().available == total - total / 8);
+  CHECK_FALSE(refused_an_allocation(device));
+  device.set_report(memory, memory);
+  auto back = automatic.draw();
+  REQUIRE_MESSAGE(back, back.error().message);
+  CHECK(back->pixels == want.pixels);
 }
 
 // An explicit setting wins over a measurement.
