@@ -104,19 +104,19 @@ Status outside_pressure(const std::string& model, Tier tier, const PlanReport& w
   const Bytes budget = whole.full;
   const Bytes half = std::max(budget / 2, whole.smallest);
   const auto setup = options(model, tier, budget);
-  SLUICE_ASSIGN(auto device, open_device(setup.device));
+  SLUICE_ASSIGN(auto devices, EngineDevices::open(setup));
   // The engine's own core, so that one can see what is taken in between.
-  const auto core = std::make_shared<EngineCore>(setup, std::move(device), budget);
+  const auto core = std::make_shared<EngineCore>(setup, std::move(devices));
   SLUICE_ASSIGN(const auto session, open_model_session(core, setup));
   const auto set_budget = [&](Bytes value) {
     const std::lock_guard lock(core->mutex);
-    core->budget = {Budget::Kind::bytes, value};
+    core->budgets[0] = {Budget::Kind::bytes, value};
   };
   bool pressed = false;
   Bytes most = 0;
   const auto change = [&](const Progress& p) {
     if (p.stage != "denoise") return;
-    if (pressed) most = std::max(most, core->memory.taken());
+    if (pressed) most = std::max(most, core->memories[0]->taken());
     if (p.done == 2 && !pressed) {
       pressed = true;
       set_budget(half);

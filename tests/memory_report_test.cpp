@@ -52,7 +52,7 @@ class Automatic {
     rig_->set_budget(*bytes);
   }
   Result<Drawn> draw() {
-    SLUICE_TRY(follow_memory(budget_, kReserve, rig_->memory()));
+    SLUICE_TRY(follow_one(budget_, kReserve, rig_->memory()));
     return rig_->draw(one_step());
   }
   Rig& rig() { return *rig_; }

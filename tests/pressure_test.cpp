@@ -121,7 +121,7 @@ TEST_CASE("the device shrinks by half after step 2 and recovers after step 4: th
   REQUIRE(first);
   DeviceMemory memory(**device, store, {*first, {}, {}});
   SessionOptions options;
-  options.follow = [&] { return follow_memory(automatic, kReserve, memory); };
+  options.follow = [&] { return follow_one(automatic, kReserve, memory); };
   Session session({&memory}, store, options);
   auto loaded = load_model(kDemoModel, *system_files(), store, {});
   REQUIRE(loaded);

@@ -10,6 +10,7 @@
 #include <map>
 #include <sstream>
 
+#include "exec/bound_nodes.h"
 #include "nn/graph_builder.h"
 #include "nn/variants.h"
 #include "support/rig.h"
@@ -179,4 +180,39 @@ TEST_CASE("the variants are really other operators") {
   CHECK_MESSAGE(says(other, "IM2COL"), other);
   CHECK_FALSE(says(other, "FLASH_ATTN_EXT"));
   CHECK_FALSE(says(other, "CONV_2D"));
+}
+
+TEST_CASE("what was supported without memory is supported as it is bound: resident, streamed and used in place") {
+  for (const char* device : {"cpu:threads=1", "sim:threads=1"}) {
+    for (const HostTier tier : {HostTier::mapped, HostTier::read}) {
+      for (const bool all : {false, true}) {
+        CAPTURE(device);
+        CAPTURE(all);
+        RigOptions options;
+        options.device = device;
+        options.tier = tier;
+        auto rig = Rig::open(options);
+        REQUIRE(rig);
+        auto prepared = (*rig)->prepare(one_step());
+        REQUIRE(prepared);
+        if (!all) {
+          (*rig)->set_budget((*prepared)->plan().smallest + (*prepared)->backend());
+          prepared = (*rig)->prepare(one_step());
+          REQUIRE(prepared);
+        }
+        Device& d = (*rig)->any_device();
+        CHECK_FALSE(check_bound_nodes(d, (*prepared)->stages[0].graph(0, 0)));
+        REQUIRE((*rig)->session().bind(**prepared, CancelToken{}));
+        int graphs = 0;
+        for (const Stage& stage : (*prepared)->stages) {
+          for (std::size_t b = 0; b < stage.blocks(); ++b, ++graphs) {
+            const auto checked = check_bound_nodes(d, stage.graph(0, b));
+            CHECK_MESSAGE(checked, checked.error().message);
+          }
+        }
+        CHECK(graphs > 50);
+        (*rig)->session().finish(true);
+      }
+    }
+  }
 }

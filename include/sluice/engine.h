@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,16 +52,22 @@ struct ModelOptions {
   Load load = Load::automatic;
   bool prefetch = true;                ///< false: at most one streamed block holds memory, copies and compute take turns
   std::string policy = "interleaved";  ///< or "first-k", "all-streamed", "all-resident": for comparison
+  /// Which of the engine's devices a component ("text", "denoiser", "vae") runs on: a name, or several joined by '+', over
+  /// which its blocks are spread. What is not named is spread over all.
+  std::map<std::string, std::string> place;
 };
 
 /// Options of an engine, and of the model it opens with. Everything has a default: a model path is enough.
 struct EngineOptions : ModelOptions {
-  std::string device =
-      "cpu";  ///< "cpu", "cpu:threads=2", "sim:memory=24MiB,…" (docs/simulated-device.md), a GPU's name from `devices()`
-  Budget device_budget;                ///< this engine's bytes of the device, backend account included; others have their own
-  std::optional<Bytes> host_budget;    ///< bytes of host memory for kept images and staging; none: unlimited
-  std::optional<Bytes> pinned_budget;  ///< how much of those may be pinned; none: half of the host's memory
-  Bytes reserve = 256 * MiB;           ///< left free when the budget is automatic; at most an eighth of the device
+  /// "auto" (a card before the CPU), "cpu", "cpu:threads=2", "sim:memory=24MiB,…" (docs/simulated-device.md), a GPU's name from
+  /// `devices()`; or several, "vulkan0,cpu", over which blocks are spread in this order.
+  std::string device = "auto";
+  std::optional<int> threads;  ///< compute threads of the CPU device; none: as many as the process may run on
+  Budget device_budget;        ///< this engine's bytes of the first device, backend account included; others have their own
+  std::map<std::string, Budget> device_budgets;  ///< by device name ("vulkan0", "sim:a"); takes the place of device_budget
+  std::optional<Bytes> host_budget;              ///< bytes of host memory for kept images and staging; none: unlimited
+  std::optional<Bytes> pinned_budget;            ///< how much of those may be pinned; none: half of the host's memory
+  Bytes reserve = 256 * MiB;                     ///< left free when the budget is automatic; at most an eighth of the device
   Tier tier = Tier::automatic;
   std::optional<double> idle_unload_s;  ///< after so many seconds without a request the device is given back, after as many
                                         ///< again what is kept in host memory; none: never
@@ -97,11 +104,13 @@ using ProgressFunction = std::function<void(const Progress&)>;
 struct BlockPlace {
   std::string name;
   Bytes weights = 0;
-  std::string place;  ///< "resident", "streamed", "mapped", "none" (no weights)
-  std::string why;    ///< a few words
+  std::string place;   ///< "resident", "streamed", "mapped", "none" (no weights)
+  std::string why;     ///< a few words
+  std::string device;  ///< that it runs on
 };
 
-/// A stage's plan, for people and scripts.
+/// A stage's plan, for people and scripts. Where its blocks are on several devices, bytes are sums over them and times those of
+/// the slowest.
 struct StageReport {
   std::string name;  ///< "encode", "denoise", "decode"
   std::string component;
@@ -118,8 +127,19 @@ struct StageReport {
   std::vector<BlockPlace> blocks;
 };
 
-/// A whole request's plan.
+/// What a request's plan asks of one device.
+struct DevicePlan {
+  std::string device;
+  bool known = false;         ///< whether the device's own report can be believed
+  Bytes free = 0, total = 0;  ///< as reported now, clamped
+  Bytes budget = 0;           ///< bytes allowed, backend included; 0 with `unlimited`
+  bool unlimited = false;
+  Bytes backend = 0, planned = 0, smallest = 0, full = 0;  ///< as in PlanReport
+};
+
+/// A whole request's plan. The single figures are those of the device where most of the time is spent.
 struct PlanReport {
+  std::vector<DevicePlan> devices;  ///< those that the request uses
   std::string device;
   bool device_known = false;                ///< whether the device's own report can be believed
   Bytes device_free = 0, device_total = 0;  ///< as reported now, clamped
@@ -158,7 +178,13 @@ struct Generated {
   std::vector<Picture> pictures;
   PlanReport plan;
   std::vector<StageRun> runs;
-  Bytes ledger_peak = 0;  ///< highest leased + backend bytes on the device
+  /// Highest leased + backend bytes on a device, and its limit (0: none).
+  struct Peak {
+    std::string device;
+    Bytes bytes = 0, limit = 0;
+  };
+  std::vector<Peak> peaks;  ///< of the devices in plan.devices, in that order
+  Bytes ledger_peak = 0;    ///< of plan.device
   Bytes device_limit = 0;
   Bytes bytes_read = 0;                        ///< from files by this request
   std::uint64_t evictions = 0, demotions = 0;  ///< blocks that left the device for it, with and without a host copy
@@ -188,7 +214,7 @@ struct DeviceUse {
   Bytes host_pageable = 0, host_pinned = 0;  ///< images, staging and caches in host memory
 };
 
-/// A device and everything that shares it. Opens with a model, or without.
+/// One or several devices and everything that shares them. Opens with a model, or without.
 class Engine : public ModelSession {
  public:
   /// Reads headers and registers the components; no weights move yet (but with Load::eager). All or nothing.
@@ -198,11 +224,15 @@ class Engine : public ModelSession {
   /// Another model beside those that are there. It may outlive the engine. Errors: as open.
   virtual Result<std::unique_ptr<ModelSession>> add(const ModelOptions& options) = 0;
   /// Applies from the next request on, and between two steps of one that runs.
-  virtual Status set_budget(const Budget& budget) = 0;
+  /// `device`: its name; empty: the first. Errors: invalid_argument.
+  virtual Status set_budget(const Budget& budget, const std::string& device = {}) = 0;
   /// Gives up everything that can be brought back: device copies and workspaces, and with `host` what is kept in host memory.
   /// Waits for a request that runs.
   virtual void unload(bool host) = 0;
+  /// Of the first device.
   virtual DeviceUse use() const = 0;
+  /// Of each device, in the order in which they were given.
+  virtual std::vector<DeviceUse> uses() const = 0;
 };
 
 /// One component of a file, for `sluice inspect`.

@@ -15,7 +15,7 @@ namespace sluice::cli {
 Status generate(Settings settings) {
   if (!settings.prompt_given)
     return fail(Code::invalid_argument, "no prompt given: add --prompt TEXT (an empty one is --prompt '')");
-  SLUICE_TRY(settle(settings));
+  SLUICE_TRY(check_together(settings));
   SLUICE_TRY(check_output(settings.output));
   const CancelToken cancel;
   cancel_on_interrupt(cancel);

@@ -10,7 +10,7 @@
 namespace sluice::cli {
 
 Status plan(Settings settings) {
-  SLUICE_TRY(settle(settings));
+  SLUICE_TRY(check_together(settings));
   settings.engine.log = log_for(settings);
   SLUICE_ASSIGN(auto engine, Engine::open(settings.engine));
   SLUICE_ASSIGN(const auto report, engine->plan(settings.request));

@@ -50,6 +50,8 @@ std::string advice(const Error& error) {
 }  // namespace
 
 std::string explain(const Error& error) {
+  // A refusal that says what to raise needs no more advice.
+  if (error.code == Code::over_budget && error.message.find("--device-budget") != std::string::npos) return error.message;
   return fmt::format("{}\n  {}", error.message.empty() ? std::string(code_name(error.code)) : error.message, advice(error));
 }
 

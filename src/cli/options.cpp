@@ -53,6 +53,44 @@ Set flag_into(bool Settings::* field) {
   };
 }
 
+/// "a=1,b=2" → calls `take` with each pair.
+Status for_each_pair(const char* option, const std::string& text,
+                     const std::function<Status(const std::string& name, const std::string& value)>& take) {
+  for (std::string_view rest = text;;) {
+    const auto comma = rest.find(',');
+    const std::string_view part = rest.substr(0, comma);
+    const auto equals = part.find('=');
+    if (equals == std::string_view::npos || equals == 0 || equals + 1 == part.size())
+      return fail(Code::invalid_argument, fmt::format("--{} {}: write it like name=value,name=value", option, text));
+    if (auto taken = take(std::string(part.substr(0, equals)), std::string(part.substr(equals + 1))); !taken)
+      return fail_while(fmt::format("--{} {}", option, text), std::move(taken).error());
+    if (comma == std::string_view::npos) return {};
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+Status set_place(Settings& s, const std::string& text) {
+  return for_each_pair("place", text, [&](const std::string& component, const std::string& device) -> Status {
+    if (!s.engine.place.emplace(component, device).second)
+      return fail(Code::invalid_argument, fmt::format("{} is placed twice", component));
+    return {};
+  });
+}
+
+Status set_device_budget(Settings& s, const std::string& text) {
+  if (text.find('=') != std::string::npos)
+    return for_each_pair("device-budget", text, [&](const std::string& device, const std::string& size) -> Status {
+      SLUICE_ASSIGN(const Budget budget, Budget::parse(size));
+      if (!s.engine.device_budgets.emplace(device, budget).second)
+        return fail(Code::invalid_argument, fmt::format("{} is given twice", device));
+      return {};
+    });
+  auto budget = Budget::parse(text);
+  if (!budget) return fail_while(fmt::format("--device-budget {}", text), budget.error());
+  s.engine.device_budget = *budget;
+  return {};
+}
+
 Status set_tier(Settings& s, const std::string& text) {
   if (text == "auto")
     s.engine.tier = Tier::automatic;
@@ -159,7 +197,8 @@ std::vector<Option> make_options() {
 
   group = "Where it runs";
   add("device", 'd', "name", "", engine.device,
-      "cpu, cpu:threads=2, a name from `sluice devices`, or sim:… (docs/simulated-device.md)",
+      "auto (a card before the CPU), cpu, cpu:threads=2, a name from `sluice devices`, or sim:… (docs/simulated-device.md); "
+      "several, as vulkan0,cpu, share the blocks in this order",
       [](Settings& s, const std::string& text) -> Status {
         s.engine.device = text;
         return {};
@@ -167,17 +206,17 @@ std::vector<Option> make_options() {
   add("threads", 't', "count", "threads", "the machine's",
       "compute threads of the CPU device; another number may change last bits",
       [](Settings& s, const std::string& text) -> Status {
-        SLUICE_ASSIGN(s.threads, parse_integer<int>("threads", text, 1, 1024));
+        SLUICE_ASSIGN(s.engine.threads, parse_integer<int>("threads", text, 1, 1024));
         return {};
       });
+  add("place", 0, "name=name", "", "all devices",
+      "where a component runs, as text=cpu,denoiser=vulkan0,vae=vulkan0; several devices joined by + share its blocks",
+      set_place);
   add("device-budget", 0, "size", "bytes", "what is free",
-      "most device memory to use, as 6GiB; -1GiB leaves one free; less memory means more copying, never another picture",
-      [](Settings& s, const std::string& text) -> Status {
-        auto budget = Budget::parse(text);
-        if (!budget) return fail_while(fmt::format("--device-budget {}", text), budget.error());
-        s.engine.device_budget = *budget;
-        return {};
-      });
+      "most device memory to use, as 6GiB; -1GiB leaves one free; with several devices vulkan0=6GiB,cpu=8GiB; less memory "
+      "means "
+      "more copying, never another picture",
+      set_device_budget);
   add("host-budget", 0, "size", "bytes", "unlimited", "most host memory for kept weights and staging, as 8GiB",
       [](Settings& s, const std::string& text) -> Status {
         SLUICE_ASSIGN(s.engine.host_budget, parse_size("host-budget", text));

@@ -85,19 +85,32 @@ TEST_CASE("defaults in the table are those of the engine") {
   }
 }
 
-TEST_CASE("threads belong to the CPU; contradictions are refused") {
+TEST_CASE("pairs: budgets by device, places by component") {
+  const auto set = [](Settings& settings, const char* name, const std::string& text) {
+    return option(name).set(settings, text);
+  };
   Settings settings;
-  settings.engine.model = "m";
-  settings.threads = 3;
-  REQUIRE(settle(settings));
-  CHECK(settings.engine.device == "cpu:threads=3");
-  settings.engine.device = "sim:memory=1GiB";
-  CHECK_FALSE(settle(settings));
+  REQUIRE(set(settings, "device-budget", "vulkan0=6GiB,cpu=-1GiB"));
+  CHECK(settings.engine.device_budgets.at("vulkan0").value == 6 * GiB);
+  CHECK(settings.engine.device_budgets.at("cpu").kind == Budget::Kind::leave_free);
+  CHECK(settings.engine.device_budget.kind == Budget::Kind::automatic);
+  REQUIRE(set(settings, "place", "text=cpu,denoiser=sim:a+sim:b"));
+  CHECK(settings.engine.place.at("denoiser") == "sim:a+sim:b");
+  for (const char* bad : {"a", "a=", "=1GiB", "a=1GiB,", "a=1GiB,a=2GiB", "a=much"}) {
+    CAPTURE(bad);
+    Settings other;
+    CHECK_FALSE(set(other, "device-budget", bad));
+  }
+  Settings other;
+  CHECK_FALSE(set(other, "place", "text=cpu,text=sim"));
+}
+
+TEST_CASE("contradictions are refused") {
   Settings both;
   both.engine.model = "m";
   both.quiet = both.verbose = true;
-  CHECK_FALSE(settle(both));
-  CHECK_FALSE(settle(*std::make_unique<Settings>()));  // no model
+  CHECK_FALSE(check_together(both));
+  CHECK_FALSE(check_together(*std::make_unique<Settings>()));  // no model
 }
 
 TEST_CASE("output names") {

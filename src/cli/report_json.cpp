@@ -11,7 +11,11 @@ json to_json(const PlanReport& plan) {
   for (const auto& stage : plan.stages) {
     json blocks = json::array();
     for (const auto& block : stage.blocks) {
-      blocks.push_back({{"name", block.name}, {"weights", block.weights}, {"place", block.place}, {"why", block.why}});
+      blocks.push_back({{"name", block.name},
+                        {"weights", block.weights},
+                        {"place", block.place},
+                        {"device", block.device},
+                        {"why", block.why}});
     }
     stages.push_back({{"name", stage.name},
                       {"component", stage.component},
@@ -30,7 +34,19 @@ json to_json(const PlanReport& plan) {
                       {"lower_bound", stage.lower_bound},
                       {"blocks", std::move(blocks)}});
   }
-  return {{"device", plan.device},
+  json devices = json::array();
+  for (const auto& d : plan.devices) {
+    devices.push_back({{"device", d.device},
+                       {"free", d.known ? json(d.free) : json(nullptr)},
+                       {"total", d.known ? json(d.total) : json(nullptr)},
+                       {"budget", d.unlimited ? json(nullptr) : json(d.budget)},
+                       {"backend", d.backend},
+                       {"planned", d.planned},
+                       {"smallest_budget", d.smallest},
+                       {"full_budget", d.full}});
+  }
+  return {{"devices", std::move(devices)},
+          {"device", plan.device},
           {"device_free", plan.device_known ? json(plan.device_free) : json(nullptr)},
           {"device_total", plan.device_known ? json(plan.device_total) : json(nullptr)},
           {"budget", plan.unlimited ? json(nullptr) : json(plan.budget)},
@@ -65,8 +81,13 @@ json to_json(const Generated& generated, const std::vector<std::string>& files) 
                     {"copied_per_step", run.copied_steady},
                     {"plans_built", run.plans_built}});
   }
+  json peaks = json::array();
+  for (const auto& peak : generated.peaks)
+    peaks.push_back(
+        {{"device", peak.device}, {"peak", peak.bytes}, {"limit", peak.limit > 0 ? json(peak.limit) : json(nullptr)}});
   return {{"pictures", std::move(pictures)},
           {"plan", to_json(generated.plan)},
+          {"peaks", std::move(peaks)},
           {"runs", std::move(runs)},
           {"peak", generated.ledger_peak},
           {"device_limit", generated.plan.unlimited ? json(nullptr) : json(generated.device_limit)},

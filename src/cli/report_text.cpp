@@ -24,18 +24,33 @@ const StageRun* find_run(const Generated& generated, const std::string& name) {
   return nullptr;
 }
 
-void add_blocks(std::string& out, const StageReport& stage, bool every_block) {
+/// One device's share of a plan, for plans on several.
+std::string device_line(const DevicePlan& d, const PlanReport& plan) {
+  Bytes weights = 0;
+  std::size_t blocks = 0;
+  for (const auto& stage : plan.stages)
+    for (const auto& block : stage.blocks)
+      if (block.device == d.device) {
+        weights += block.weights;
+        ++blocks;
+      }
+  return fmt::format("  {:<10} {} blocks of {}; budget {}, planned {}, smallest {}\n", d.device, blocks, size(weights),
+                     d.unlimited ? std::string("unlimited") : size(d.budget), size(d.planned), exact(d.smallest));
+}
+
+void add_blocks(std::string& out, const StageReport& stage, bool every_block, bool several) {
   for (std::size_t first = 0; first < stage.blocks.size();) {
     std::size_t last = first;
     Bytes weights = stage.blocks[first].weights;
     const auto& head = stage.blocks[first];
     while (!every_block && last + 1 < stage.blocks.size() && stage.blocks[last + 1].place == head.place &&
-           stage.blocks[last + 1].why == head.why) {
+           stage.blocks[last + 1].why == head.why && stage.blocks[last + 1].device == head.device) {
       weights += stage.blocks[++last].weights;
     }
     const auto name =
         last == first ? head.name : fmt::format("{} … {} ({} blocks)", head.name, stage.blocks[last].name, last - first + 1);
-    out += fmt::format("    {:<9} {:>9}  {}{}\n", head.place, size(weights), name, head.why.empty() ? "" : ": " + head.why);
+    out += fmt::format("    {:<9} {:>9}  {}{}{}\n", head.place, size(weights), several ? head.device + ": " : std::string{},
+                       name, head.why.empty() ? "" : ": " + head.why);
     first = last + 1;
   }
 }
@@ -43,15 +58,23 @@ void add_blocks(std::string& out, const StageReport& stage, bool every_block) {
 }  // namespace
 
 std::string plan_text(const PlanReport& plan, bool every_block) {
-  std::string out =
-      fmt::format("{} x {} pixels on {}, model {}\n", plan.width, plan.height, plan.device, exact(plan.model_bytes));
-  out += fmt::format("budget {}, planned {}, of that the backend's own {}\n",
-                     plan.unlimited ? std::string("unlimited") : exact(plan.budget), exact(plan.planned), size(plan.backend));
-  out += plan.device_known
-             ? fmt::format("device: {} free of {}, as it reports\n", size(plan.device_free), size(plan.device_total))
-             : std::string("device: what it reports cannot be believed; the budget alone counts\n");
-  out += fmt::format("smallest budget that works: {}\nbudget from which nothing is copied twice: {}\n", exact(plan.smallest),
-                     exact(plan.full));
+  const bool several = plan.devices.size() > 1;
+  std::string names = plan.device;
+  if (several) names.clear();
+  for (const auto& d : plan.devices)
+    if (several) names += (names.empty() ? "" : " and ") + d.device;
+  std::string out = fmt::format("{} x {} pixels on {}, model {}\n", plan.width, plan.height, names, exact(plan.model_bytes));
+  for (const auto& d : plan.devices)
+    if (several) out += device_line(d, plan);
+  if (!several) {
+    out += fmt::format("budget {}, planned {}, of that the backend's own {}\n",
+                       plan.unlimited ? std::string("unlimited") : exact(plan.budget), exact(plan.planned), size(plan.backend));
+    out += plan.device_known
+               ? fmt::format("device: {} free of {}, as it reports\n", size(plan.device_free), size(plan.device_total))
+               : std::string("device: what it reports cannot be believed; the budget alone counts\n");
+    out += fmt::format("smallest budget that works: {}\nbudget from which nothing is copied twice: {}\n", exact(plan.smallest),
+                       exact(plan.full));
+  }
   for (const auto& stage : plan.stages) {
     out += fmt::format("\n{} ({}): {} lane{}, {} step{}\n", stage.name, stage.component, stage.lanes,
                        stage.lanes == 1 ? "" : "s", stage.sweeps, stage.sweeps == 1 ? "" : "s");
@@ -62,14 +85,14 @@ std::string plan_text(const PlanReport& plan, bool every_block) {
     out += fmt::format("  copies {} a step, {} block{} in flight; predicted {} a step, not below {}\n",
                        size(stage.bytes_per_sweep), stage.in_flight, stage.in_flight == 1 ? "" : "s", seconds(stage.step_s),
                        seconds(stage.roofline_s));
-    add_blocks(out, stage, every_block);
+    add_blocks(out, stage, every_block, several);
   }
   return out;
 }
 
 std::string memory_table(const Generated& generated) {
   const auto& plan = generated.plan;
-  std::string out = fmt::format("where the memory went on {}:\n", plan.device);
+  std::string out = fmt::format("where the memory went{}:\n", plan.devices.size() > 1 ? "" : " on " + plan.device);
   out += fmt::format("  {:<9}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>9}{:>10}\n", "stage", "weights", "resident", "slots",
                      "state", "workspace", "copied", "time", "a step");
   for (const auto& stage : plan.stages) {
@@ -78,10 +101,14 @@ std::string memory_table(const Generated& generated) {
                        size(stage.resident), size(stage.slots), size(stage.state), size(stage.workspace),
                        run ? size(run->copied) : "-", run ? seconds(run->seconds) : "-", run ? seconds(run->step_s) : "-");
   }
-  const auto budget = plan.unlimited ? std::string("unlimited") : size(generated.device_limit);
-  out +=
-      fmt::format("  peak {} of budget {} (the backend's own {}); model {}; read from file {}\n", size(generated.ledger_peak),
-                  budget, size(plan.backend), size(plan.model_bytes), size(generated.bytes_read));
+  for (std::size_t i = 0; i < generated.peaks.size(); ++i) {
+    const auto& peak = generated.peaks[i];
+    const DevicePlan& d = plan.devices[i];
+    out += fmt::format("  {}peak {} of budget {} (the backend's own {})\n",
+                       generated.peaks.size() > 1 ? peak.device + ": " : std::string{}, size(peak.bytes),
+                       d.unlimited ? std::string("unlimited") : size(peak.limit), size(d.backend));
+  }
+  out += fmt::format("  model {}; read from file {}\n", size(plan.model_bytes), size(generated.bytes_read));
   return out;
 }
 

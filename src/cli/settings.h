@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "sluice/engine.h"
@@ -11,16 +10,15 @@ namespace sluice::cli {
 struct Settings {
   EngineOptions engine;
   Request request;
-  std::optional<int> threads;  ///< of the CPU device
-  std::string output;          ///< empty: sluice-<seed>.png in the current folder
+  std::string output;  ///< empty: sluice-<seed>.png in the current folder
   bool prompt_given = false;
   bool json = false;     ///< one JSON object on standard output, nothing else
   bool quiet = false;    ///< only errors
   bool verbose = false;  ///< every block of a plan, and the library's log
 };
 
-/// What follows from several options together: contradictions, and `threads` moved into the device's name.
-/// Errors: invalid_argument, naming the options.
-Status settle(Settings& settings);
+/// What follows from several options together. Errors: invalid_argument, naming the options that contradict each other or the
+/// one that is missing.
+Status check_together(const Settings& settings);
 
 }  // namespace sluice::cli

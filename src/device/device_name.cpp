@@ -25,7 +25,7 @@ Result<double> parse_scaled(std::string_view text, std::string_view example,
 
 Result<DeviceName> parse_device_name(std::string_view text) {
   const auto colon = text.find(':');
-  DeviceName name{.base = std::string(text.substr(0, colon)), .options = {}};
+  DeviceName name{.base = std::string(text.substr(0, colon)), .label = {}, .options = {}};
   if (name.base.empty())
     return fail(Code::invalid_argument, fmt::format("device '{}' has no name; write cpu, or see sluice devices", text));
   if (colon == std::string_view::npos) return name;
@@ -35,6 +35,10 @@ Result<DeviceName> parse_device_name(std::string_view text) {
     const std::string_view part = rest.substr(0, comma);
     rest = comma == std::string_view::npos ? std::string_view{} : rest.substr(comma + 1);
     const auto equals = part.find('=');
+    if (equals == std::string_view::npos && !part.empty() && name.base == "sim" && name.label.empty() && name.options.empty()) {
+      name.label = part;
+      continue;
+    }
     if (equals == std::string_view::npos || equals == 0)
       return fail(Code::invalid_argument, fmt::format("device option '{}' has no value; write name=value", part));
     std::string key(part.substr(0, equals));
@@ -43,6 +47,25 @@ Result<DeviceName> parse_device_name(std::string_view text) {
     name.options.emplace_back(std::move(key), std::string(part.substr(equals + 1)));
   }
   return name;
+}
+
+Result<std::vector<std::string>> split_device_list(std::string_view text) {
+  std::vector<std::string> devices;
+  for (std::string_view rest = text;;) {
+    const auto comma = rest.find(',');
+    const std::string_view part = rest.substr(0, comma);
+    const auto equals = part.find('='), colon = part.find(':');
+    const bool option = equals != std::string_view::npos && (colon == std::string_view::npos || colon > equals);
+    if (part.empty() || (option && devices.empty()))
+      return fail(Code::invalid_argument,
+                  fmt::format("device list '{}': a device has no name; write it like vulkan0,cpu", text));
+    if (option)
+      devices.back() += (devices.back().find(':') == std::string::npos ? ":" : ",") + std::string(part);
+    else
+      devices.emplace_back(part);
+    if (comma == std::string_view::npos) return devices;
+    rest.remove_prefix(comma + 1);
+  }
 }
 
 Result<double> parse_link_rate(std::string_view text) {

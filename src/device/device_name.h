@@ -11,14 +11,21 @@
 
 namespace sluice {
 
-/// A device as users write it: "sim:memory=24MiB,poison=1" is base "sim" with two options, in the order given.
+/// A device as users write it: "sim:memory=24MiB,poison=1" is base "sim" with two options, in the order given. Simulated
+/// devices, of which there may be several, can be told apart by a label: "sim:a,memory=24MiB".
 struct DeviceName {
-  std::string base;
+  std::string base, label;
   std::vector<std::pair<std::string, std::string>> options;
+  /// Without its options: "cpu", "sim:a".
+  std::string plain() const { return label.empty() ? base : base + ":" + label; }
 };
 
 /// Splits a name. Errors: invalid_argument for an empty base, an option without '=' or one given twice (which it names).
 Result<DeviceName> parse_device_name(std::string_view text);
+
+/// "vulkan0,sim:a,memory=24MiB,cpu:threads=2" → {"vulkan0", "sim:a,memory=24MiB", "cpu:threads=2"}: a comma starts the next
+/// device, unless an option (name=value) follows it. Errors: invalid_argument for a device without a name.
+Result<std::vector<std::string>> split_device_list(std::string_view text);
 
 /// "200MB/s", "10GiB/s" → bytes per second. Errors: invalid_argument, also for 0.
 Result<double> parse_link_rate(std::string_view text);

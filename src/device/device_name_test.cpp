@@ -21,6 +21,32 @@ TEST_CASE("parse_device_name: splits, and names what it cannot read") {
   }
 }
 
+TEST_CASE("simulated devices have labels, other devices have none") {
+  const auto name = parse_device_name("sim:a,memory=24MiB");
+  REQUIRE(name);
+  CHECK(name->label == "a");
+  CHECK(name->plain() == "sim:a");
+  CHECK(name->options.size() == 1);
+  CHECK(parse_device_name("sim:b")->plain() == "sim:b");
+  CHECK(parse_device_name("sim:memory=1MiB")->plain() == "sim");
+  CHECK_FALSE(parse_device_name("sim:memory=1MiB,a"));
+  CHECK_FALSE(parse_device_name("cpu:a"));
+}
+
+TEST_CASE("split_device_list: a comma starts a device or goes on with one's options") {
+  using List = std::vector<std::string>;
+  CHECK(split_device_list("cpu").value() == List{"cpu"});
+  CHECK(split_device_list("vulkan0,cpu").value() == List{"vulkan0", "cpu"});
+  CHECK(split_device_list("sim:a,memory=1MiB,poison=1,sim:b,memory=2MiB,cpu:threads=2").value() ==
+        List{"sim:a,memory=1MiB,poison=1", "sim:b,memory=2MiB", "cpu:threads=2"});
+  CHECK(split_device_list("sim:memory=1MiB,cpu").value() == List{"sim:memory=1MiB", "cpu"});
+  CHECK(split_device_list("cpu,threads=2").value() == List{"cpu:threads=2"});
+  for (const char* bad : {"", ",cpu", "cpu,", "cpu,,sim", "memory=1MiB"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(split_device_list(bad));
+  }
+}
+
 TEST_CASE("rates, durations and counts: units are required and ranges kept") {
   CHECK(parse_link_rate("200MB/s").value() == 200e6);
   CHECK(parse_link_rate("1GiB/s").value() == 1024.0 * 1024 * 1024);

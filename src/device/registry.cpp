@@ -120,6 +120,18 @@ Result<std::unique_ptr<Device>> open_device(const std::string& text) {
   return device;
 }
 
+std::string default_device() {
+  const DeviceListing* best = nullptr;
+  const auto all = list_devices();
+  const auto rank = [](const DeviceListing& l) {
+    const int kind = l.info.kind == DeviceKind::gpu ? 2 : l.info.kind == DeviceKind::integrated ? 1 : 0;
+    return std::pair(kind, l.memory.total);
+  };
+  for (const auto& listing : all)
+    if (!best || rank(listing) > rank(*best)) best = &listing;
+  return best ? best->info.name : "cpu";
+}
+
 std::vector<DeviceListing> list_devices() {
   std::vector<DeviceListing> listing;
   for (ggml_backend_dev_t dev : usable_devices()) listing.push_back({GgmlDevice::describe(dev), GgmlDevice::memory_of(dev, 0)});

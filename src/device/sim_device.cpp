@@ -183,9 +183,9 @@ Result<std::unique_ptr<SimDevice>> SimDevice::open(const SimOptions& options) {
   SLUICE_ASSIGN(device->cpu_, GgmlDevice::open(dev, {.threads = options.threads}, std::make_shared<Ledger>()));
   DeviceInfo& info = device->info_;
   info = device->cpu_->info();
-  info.name = "sim";
+  info.name = options.label.empty() ? "sim" : "sim:" + options.label;
   info.description = "simulated on " + info.description;
-  info.device_id = "sim";
+  info.device_id = info.name;
   info.kind = DeviceKind::simulated;
   info.host_memory = false;
   info.max_buffer = std::min(options.preferred_buffer.value_or(options.max_buffer), GiB);

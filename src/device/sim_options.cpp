@@ -100,6 +100,7 @@ std::span<const std::string_view> sim_option_names() { return kNames; }
 
 Result<SimOptions> parse_sim_options(const DeviceName& name) {
   SimOptions options;
+  options.label = name.label;
   for (const auto& option : name.options) {
     const Row* found = nullptr;
     for (const Row& row : kRows)

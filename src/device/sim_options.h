@@ -12,6 +12,7 @@ namespace sluice {
 
 /// A simulated device, in numbers. docs/simulated-device.md has each option with an example.
 struct SimOptions {
+  std::string label;        ///< tells several simulated devices apart: "sim:<label>"
   Bytes memory = 64 * GiB;  ///< capacity; buffers and the backend's own bytes above it are refused like by a driver
   /// Rates of virtual time. If neither is given, the device runs in real time; if one is, operations of the other kind take no
   /// time.

@@ -49,7 +49,9 @@ Result<Built> build_once(const Block& block, const std::vector<ValueFacts>& valu
   return built;
 }
 
-Status check_block(const Block& block, const BlockGraph& g, const Device& device) {
+/// What the device cannot run of it, in words; empty: nothing.
+Result<std::string> check_block(const Block& block, const BlockGraph& g, const Device& device) {
+  std::string unsupported;
   const auto refuse = [&](const char* what, const ggml_tensor* t) {
     return fail(Code::invalid_argument,
                 fmt::format("block {}: {} ({} {})", block.name, what, ggml_op_desc(t), ggml_get_name(t)));
@@ -66,11 +68,9 @@ Status check_block(const Block& block, const BlockGraph& g, const Device& device
       const ggml_tensor* root = src->view_src ? src->view_src : src;
       if (!known.count(src) && !known.count(root)) return refuse("a leaf is neither weight nor input of", node);
     }
-    if (!device.supports(node)) {
-      return fail(Code::unsupported,
-                  fmt::format("block {}: device {} cannot run {} on {}", block.name, device.info().name, ggml_op_desc(node),
-                              ggml_type_name(node->src[0] ? node->src[0]->type : node->type)));
-    }
+    if (unsupported.empty() && !device.supports(node))
+      unsupported = fmt::format("{} cannot run {} on {}", device.info().name, ggml_op_desc(node),
+                                ggml_type_name(node->src[0] ? node->src[0]->type : node->type));
     known.insert(node);
   }
   std::unordered_set<const ggml_tensor*> seen;
@@ -79,14 +79,14 @@ Status check_block(const Block& block, const BlockGraph& g, const Device& device
     if (!ggml_is_contiguous(output)) return refuse("an output is not contiguous", output);
     if (!seen.insert(output).second) return refuse("an output is returned twice", output);
   }
-  return {};
+  return unsupported;
 }
 
 }  // namespace
 
 Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
-                             const std::function<const BlockLayout&(std::size_t)>& layout, const Variants& variants,
-                             const Device& device) {
+                             const std::function<const BlockLayout&(std::size_t)>& layout,
+                             const std::function<const Site&(std::size_t)>& site_of) {
   if (shape.inputs.size() != model.inputs.size())
     return fail(Code::invalid_argument,
                 fmt::format("{} has {} inputs, the lane gives {}", model.name, model.inputs.size(), shape.inputs.size()));
@@ -106,6 +106,8 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
     return fail(Code::device_oom, fmt::format("no host memory for the graphs of {}: {}", model.name, scratch.error().message));
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     const Block& block = model.blocks[b];
+    const Site& site = site_of(b);
+    const ggml_backend_buffer_type_t buffer_type = site.device->buffer_type();
     for (const Value v : block.inputs) {
       if (!written[v.id]) return fail(Code::invalid_argument, fmt::format("block {} reads a value nobody wrote", block.name));
       lane.values[v.id].last_read_by = static_cast<int>(b);
@@ -115,15 +117,16 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
     {
       SLUICE_ASSIGN(GraphContext counting, GraphContext::open_in(scratch->data(), scratch->size()));
       SLUICE_ASSIGN(const Built counted,
-                    build_once(block, lane.values, layout(b), variants, std::move(counting), kScratchTensors));
-      SLUICE_TRY(check_block(block, counted.graph, device));
+                    build_once(block, lane.values, layout(b), *site.variants, std::move(counting), kScratchTensors));
+      SLUICE_ASSIGN(auto unsupported, check_block(block, counted.graph, *site.device));
+      lane.unsupported.push_back(std::move(unsupported));
       // Leaves (weights, inputs) and view sources enter the graph's tables beside the nodes.
       graph_size = static_cast<std::size_t>(counted.nodes) + block.weights.size() + block.inputs.size() + 8;
       context_bytes = counted.used - ggml_graph_overhead_custom(kScratchTensors, false) +
                       ggml_graph_overhead_custom(graph_size, false) + 1024;
     }
     SLUICE_ASSIGN(GraphContext kept, GraphContext::open(context_bytes));
-    SLUICE_ASSIGN(Built built, build_once(block, lane.values, layout(b), variants, std::move(kept), graph_size));
+    SLUICE_ASSIGN(Built built, build_once(block, lane.values, layout(b), *site.variants, std::move(kept), graph_size));
     for (std::size_t i = 0; i < block.outputs.size(); ++i) {
       auto& facts = lane.values[block.outputs[i].id];
       const ggml_tensor* t = built.graph.outputs[i];
@@ -134,12 +137,12 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
       facts.type = t->type;
       facts.written_by = static_cast<int>(b);
       facts.last_read_by = static_cast<int>(b);
-      facts.size = ggml_backend_buft_get_alloc_size(device.buffer_type(), t);
+      facts.size = ggml_backend_buft_get_alloc_size(buffer_type, t);
       facts.used = true;
     }
     for (std::size_t i = 0; i < block.inputs.size(); ++i) {
       auto& facts = lane.values[block.inputs[i].id];
-      facts.size = std::max<Bytes>(facts.size, ggml_backend_buft_get_alloc_size(device.buffer_type(), built.graph.inputs[i]));
+      facts.size = std::max<Bytes>(facts.size, ggml_backend_buft_get_alloc_size(buffer_type, built.graph.inputs[i]));
     }
     lane.blocks.push_back(std::move(built.graph));
   }

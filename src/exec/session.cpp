@@ -18,7 +18,7 @@ struct Object {
   std::string name;  // "encode: block 'embeddings'"
 };
 
-/// The stage's largest such object, and of those above `limit` the first by name.
+/// The section's largest such object, and of those above `limit` the first by name.
 Object largest_object(const Stage& stage, const StageNeed& need, Bytes limit) {
   Object largest;
   for (std::size_t b = 0; b < stage.blocks(); ++b) {
@@ -38,7 +38,7 @@ Object largest_object(const Stage& stage, const StageNeed& need, Bytes limit) {
 
 std::vector<ComponentId> components_of(const Prepared::Part& part, const std::vector<StageSpec>& specs) {
   std::vector<ComponentId> components;
-  for (const std::size_t s : part.stages) components.push_back(specs[s].component);
+  for (const auto& share : part.shares) components.push_back(specs[share.stage].component);
   return components;
 }
 
@@ -67,23 +67,83 @@ void Session::measure(Prepared::Part& part, std::set<BlockId> planned) const {
 }
 
 bool Session::outdated(const Prepared& prepared) const {
+  const auto moved = [&](const Stage& stage) {
+    for (std::uint32_t b = 0; b < stage.blocks(); ++b)
+      if (store_.device_of(BlockId{stage.spec().component, b}) != stage.device_of(b)) return true;
+    return false;
+  };
+  if (std::any_of(prepared.stages.begin(), prepared.stages.end(), moved)) return true;
   return std::any_of(prepared.parts.begin(), prepared.parts.end(), [&](const auto& part) {
     // Blocks that cannot leave and that the plan keeps are the plan's own bytes.
     std::set<BlockId> planned;
-    for (std::size_t i = 0; i < part.stages.size(); ++i) {
+    for (std::size_t i = 0; i < part.shares.size(); ++i) {
       const auto& places = part.plan.stages[i].places;
       for (std::uint32_t b = 0; b < places.size(); ++b)
         if (places[b].kind == WeightPlace::Kind::resident || places[b].kind == WeightPlace::Kind::mapped)
-          planned.insert({prepared.specs[part.stages[i]].component, b});
+          planned.insert({prepared.specs[part.shares[i].stage].component, b});
     }
     Prepared::Part now;
     now.device = part.device;
     now.backend = part.backend;
     now.fixed = part.fixed;
     measure(now, planned);
-    const auto moved = [&](std::size_t s) { return store_.device_of(prepared.specs[s].component) != part.device; };
-    return now.capacity != part.capacity || std::any_of(part.stages.begin(), part.stages.end(), moved);
+    return now.capacity != part.capacity;
   });
+}
+
+std::vector<Site> Session::sites(const Prepared* prepared) const {
+  std::vector<Site> sites;
+  for (std::size_t d = 0; d < memories_.size(); ++d) sites.push_back({&memories_[d]->device(), &variants_[d], 0});
+  if (prepared)
+    for (const auto& part : prepared->parts) sites[part.device].chunk = part.chunk;
+  return sites;
+}
+
+Status Session::divide(Prepared& prepared) {
+  for (std::size_t s = 0; s < prepared.stages.size(); ++s) {
+    const auto& sections = prepared.stages[s].sections();
+    prepared.generation.emplace_back(sections.size(), -1);
+    prepared.where.emplace_back();
+    for (std::size_t i = 0; i < sections.size(); ++i) {
+      auto part = std::find_if(prepared.parts.begin(), prepared.parts.end(),
+                               [&](const auto& p) { return p.device == sections[i].device; });
+      if (part == prepared.parts.end()) {
+        part = prepared.parts.insert(part, Prepared::Part{});
+        part->device = sections[i].device;
+      }
+      prepared.where[s].push_back({static_cast<std::size_t>(part - prepared.parts.begin()), part->shares.size()});
+      part->shares.push_back({s, i});
+    }
+  }
+  // What cannot leave, or could not once it is there, stays whatever is planned, and its bytes are not the plan's.
+  for (std::size_t s = 0; s < prepared.stages.size(); ++s) {
+    const Stage& stage = prepared.stages[s];
+    for (std::uint32_t b = 0; b < stage.blocks(); ++b) {
+      const BlockId id{prepared.specs[s].component, b};
+      if (stage.block_cost(b).weights > 0 && fixed(id))
+        prepared.parts[prepared.where[s][stage.section_of(b)].part].fixed.insert(id);
+    }
+  }
+  return enlarge_buffers(prepared);
+}
+
+Status Session::plan_part(Prepared& prepared, Prepared::Part& part, Bytes backend) {
+  const auto needs = stage_needs(prepared, part);
+  part.backend = backend;
+  measure(part, {});
+  auto plan = plan_request(needs, part.capacity.value_or(kUnlimited), options_.plan);
+  if (!plan) {
+    Error e = std::move(plan).error();
+    refused_on_ = part.device;
+    if (e.code == Code::over_budget && e.needed > 0) {
+      e.needed += part.aside;
+      e.available = memories_[part.device]->budget().value_or(kUnlimited);
+    }
+    return fail(std::move(e));
+  }
+  part.plan = std::move(*plan);
+  part.placed = part.plan;
+  return {};
 }
 
 Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
@@ -95,71 +155,35 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
   }
   auto prepared = std::make_unique<Prepared>();
   prepared->specs = specs;
-  for (std::size_t s = 0; s < specs.size(); ++s) {
-    const std::size_t device = store_.device_of(specs[s].component);
-    auto stage = Stage::build(specs[s], store_, memories_[device]->device(), variants_[device]);
-    if (!stage) return fail(std::move(stage).error());
-    prepared->stages.push_back(std::move(*stage));
-    auto part = std::find_if(prepared->parts.begin(), prepared->parts.end(), [&](auto& p) { return p.device == device; });
-    if (part == prepared->parts.end()) {
-      prepared->parts.push_back({});
-      part = prepared->parts.end() - 1;
-      part->device = device;
-    }
-    prepared->part_of.push_back(static_cast<std::size_t>(part - prepared->parts.begin()));
-    prepared->index_in.push_back(part->stages.size());
-    part->stages.push_back(s);
-  }
-  prepared->generation.assign(specs.size(), -1);
-  for (auto& part : prepared->parts) {
-    Device& device = memories_[part.device]->device();
-    // What cannot leave, or could not once it is there, stays whatever is planned, and its bytes are not the plan's.
-    for (const std::size_t s : part.stages) {
-      for (std::uint32_t b = 0; b < prepared->stages[s].blocks(); ++b) {
-        const BlockId id{specs[s].component, b};
-        if (prepared->stages[s].cost().blocks[b].weights > 0 && fixed(id)) part.fixed.insert(id);
-      }
-    }
-    SLUICE_TRY(enlarge_buffers(*prepared, part));
-    const auto needs = stage_needs(*prepared, part);
-    std::vector<ggml_cgraph*> graphs;
-    for (const std::size_t s : part.stages)
-      for (ggml_cgraph* g : prepared->stages[s].distinct_graphs()) graphs.push_back(g);
-    SLUICE_ASSIGN(part.backend, device.measure_backend(graphs));
-    measure(part, {});
-    auto plan = plan_request(needs, part.capacity.value_or(kUnlimited), options_.plan);
-    if (!plan) {
-      Error e = std::move(plan).error();
-      if (e.code == Code::over_budget && e.needed > 0) {
-        e.needed += part.aside;
-        e.available = memories_[part.device]->budget().value_or(kUnlimited);
-      }
-      return fail(std::move(e));
-    }
-    part.plan = std::move(*plan);
-    part.placed = part.plan;
-  }
-  for (const auto& spec : specs) memories_[store_.device_of(spec.component)]->use(spec.component, this);
+  std::vector<Bytes> backends;
+  SLUICE_ASSIGN(prepared->stages, build_stages(specs, backends));
+  SLUICE_TRY(divide(*prepared));
+  for (auto& part : prepared->parts) SLUICE_TRY(plan_part(*prepared, part, backends[part.device]));
+  for (const auto& part : prepared->parts)
+    for (const auto& share : part.shares) memories_[part.device]->use(specs[share.stage].component, this);
   ++counters_.plans_built;
   if (plans_.size() >= kPlansKept) plans_.erase(plans_.begin());
   plans_.push_back(std::move(prepared));
   return plans_.back().get();
 }
 
-Status Session::enlarge_buffers(Prepared& prepared, Prepared::Part& part) {
-  Device& device = memories_[part.device]->device();
-  const Bytes preferred = Arena::chunk_size_for(device.info());
-  const auto needs = stage_needs(prepared, part);
-  Bytes largest = 0;
-  for (std::size_t i = 0; i < needs.size(); ++i) {
-    const Object object = largest_object(prepared.stages[part.stages[i]], needs[i], preferred);
-    if (part.giant.empty()) part.giant = object.name;
-    largest = std::max(largest, object.size);
+Status Session::enlarge_buffers(Prepared& prepared) {
+  bool enlarged = false;
+  for (auto& part : prepared.parts) {
+    const Bytes preferred = Arena::chunk_size_for(memories_[part.device]->device().info());
+    const auto needs = stage_needs(prepared, part);
+    Bytes largest = 0;
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+      const Object object = largest_object(prepared.stages[part.shares[i].stage], needs[i], preferred);
+      if (part.giant.empty()) part.giant = object.name;
+      largest = std::max(largest, object.size);
+    }
+    if (largest <= preferred) continue;
+    part.chunk = (largest + preferred - 1) / preferred * preferred;
+    enlarged = true;
   }
-  if (largest <= preferred) return {};
-  part.chunk = (largest + preferred - 1) / preferred * preferred;
-  for (const std::size_t s : part.stages) {
-    SLUICE_ASSIGN(prepared.stages[s], Stage::build(prepared.specs[s], store_, device, variants_[part.device], part.chunk));
+  for (std::size_t s = 0; s < prepared.stages.size() && enlarged; ++s) {
+    SLUICE_ASSIGN(prepared.stages[s], Stage::build(prepared.specs[s], store_, sites(&prepared)));
   }
   return {};
 }
@@ -170,11 +194,11 @@ bool Session::fixed(BlockId block) const {
 
 std::vector<StageNeed> Session::stage_needs(const Prepared& prepared, const Prepared::Part& part) const {
   std::vector<StageNeed> needs;
-  for (const std::size_t s : part.stages) {
-    const ComponentId component = prepared.specs[s].component;
-    StageNeed need{prepared.stages[s].cost(), component, {}};
+  for (const auto& [stage, section] : part.shares) {
+    const ComponentId component = prepared.specs[stage].component;
+    StageNeed need{prepared.stages[stage].cost(section), component, {}};
     for (std::uint32_t b = 0; b < need.cost.blocks.size(); ++b) {
-      need.mappable.push_back(store_.mappable({component, b}));
+      need.mappable.push_back(prepared.stages[stage].section_of(b) == section && store_.mappable({component, b}));
       if (part.fixed.contains({component, b})) need.cost.blocks[b].weights = 0;
     }
     needs.push_back(std::move(need));
@@ -199,11 +223,12 @@ DeviceMemory::Need Session::need_of(const Prepared& prepared, const Prepared::Pa
     else
       need.wanted.push_back({id, size, store_.mappable(id) && !place ? Where::booked : Where::shelf, 0});
   }
-  auto order = part.stages;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return prepared.specs[a].sweeps > prepared.specs[b].sweeps; });
-  for (const std::size_t s : order) {
-    const StagePlacement& placement = prepared.placement(s);
+  auto order = part.shares;
+  std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+    return prepared.specs[a.stage].sweeps > prepared.specs[b.stage].sweeps;
+  });
+  for (const auto& [s, section] : order) {
+    const StagePlacement& placement = prepared.placement(s, section);
     // In the order of the sweep: what is used latest is given up first when others need room, and shall lie together.
     auto residents = placement.plan.give_up;
     std::sort(residents.begin(), residents.end());
@@ -216,66 +241,90 @@ DeviceMemory::Need Session::need_of(const Prepared& prepared, const Prepared::Pa
       const Where where = place.kind == WeightPlace::Kind::mapped ? Where::booked
                           : place.any_shelf()                     ? Where::shelf
                                                                   : Where::zone;
-      need.wanted.push_back({id, prepared.stages[s].cost().blocks[block].weights, where, place.address});
+      need.wanted.push_back({id, prepared.stages[s].block_cost(block).weights, where, place.address});
     }
   }
   return need;
 }
 
-std::vector<WeightPlace> Session::places_of(const Prepared& prepared, std::size_t stage) const {
-  const DeviceMemory& memory = *memories_[prepared.parts[prepared.part_of[stage]].device];
-  auto places = prepared.placement(stage).places;
+std::vector<WeightPlace> Session::places_of(const Prepared& prepared, std::size_t s) const {
+  const Stage& stage = prepared.stages[s];
+  std::vector<WeightPlace> places(stage.blocks());
   for (std::uint32_t b = 0; b < places.size(); ++b) {
-    const BlockId id{prepared.specs[stage].component, b};
-    if (prepared.parts[prepared.part_of[stage]].fixed.contains(id)) {
-      const auto at = memory.place(id);
-      places[b] = at ? WeightPlace{WeightPlace::Kind::resident, *at} : WeightPlace{WeightPlace::Kind::mapped, 0};
+    const BlockId id{prepared.specs[s].component, b};
+    const Prepared::Part& part = prepared.part(s, stage.section_of(b));
+    const auto place = memories_[part.device]->place(id);
+    places[b] = prepared.placement(s, stage.section_of(b)).places[b];
+    if (part.fixed.contains(id)) {
+      places[b] = place ? WeightPlace{WeightPlace::Kind::resident, *place} : WeightPlace{WeightPlace::Kind::mapped, 0};
       continue;
     }
     if (places[b].kind != WeightPlace::Kind::resident) continue;
     // A block that the plan puts into the zone may be on a shelf already, and has a place there that is as good.
-    const auto place = memory.place({prepared.specs[stage].component, b});
     if (places[b].any_shelf() || (place && Arena::on_shelf(*place))) places[b].address = place.value_or(places[b].address);
   }
   return places;
 }
 
 Status Session::bind_stage(Prepared& prepared, std::size_t s) {
-  const std::size_t device = prepared.parts[prepared.part_of[s]].device;
-  const Arena& arena = memories_[device]->arena();
+  std::vector<int> generation;
+  std::vector<Stage::Ground> grounds;
+  for (std::size_t i = 0; i < prepared.stages[s].sections().size(); ++i) {
+    const Arena& arena = memories_[prepared.part(s, i).device]->arena();
+    generation.push_back(arena.generation());
+    grounds.push_back({&prepared.placement(s, i).plan, &arena});
+  }
   auto places = places_of(prepared, s);
   Stage& stage = prepared.stages[s];
   if (stage.bound()) {
-    if (prepared.generation[s] == arena.generation() && stage.places() == places) return {};
+    if (prepared.generation[s] == generation && stage.places() == places) return {};
     // Tensors are bound once: what lies elsewhere now gets new ones.
-    SLUICE_ASSIGN(stage, Stage::build(prepared.specs[s], store_, memories_[device]->device(), variants_[device],
-                                      prepared.parts[prepared.part_of[s]].chunk));
+    SLUICE_ASSIGN(stage, Stage::build(prepared.specs[s], store_, sites(&prepared)));
   }
-  prepared.generation[s] = -1;
-  auto done = stage.bind(prepared.placement(s).plan, std::move(places), arena, store_);
+  prepared.generation[s].assign(generation.size(), -1);
+  auto done = stage.bind(grounds, std::move(places), store_);
   if (!done) {
     // A half-bound stage cannot be bound again.
     Error e = std::move(done).error();
     std::erase_if(plans_, [&](const auto& p) { return p.get() == &prepared; });
     return fail(std::move(e));
   }
-  prepared.generation[s] = arena.generation();
+  prepared.generation[s] = std::move(generation);
   return {};
 }
 
 Status Session::reserve_staging(const Prepared& prepared) {
-  // Stages run one after another: one buffer serves all devices.
-  Bytes largest = 0;
-  for (std::size_t s = 0; s < prepared.stages.size(); ++s) {
-    const ComponentId component = prepared.specs[s].component;
-    for (std::uint32_t b = 0; b < prepared.stages[s].blocks(); ++b)
-      if (store_.needs_staging({component, b})) largest = std::max(largest, store_.layout({component, b}).size);
-  }
-  staging_on_ = prepared.parts[0].device;
-  for (const auto& part : prepared.parts)
-    if (memories_[part.device]->staging().size() >= largest) staging_on_ = part.device;
-  auto done = memories_[staging_on_]->reserve_staging(largest);
-  if (!done && cache_.drop()) done = memories_[staging_on_]->reserve_staging(largest);
+  // Stages run one after another, so one buffer serves all that run on one device each, on whatever device; the sections of a
+  // stage run beside each other and need one each.
+  const auto reserve = [&]() -> Status {
+    Bytes crossing = 0, shared = 0;
+    std::vector<Bytes> own(memories_.size(), 0);
+    for (const Stage& stage : prepared.stages)
+      for (std::uint32_t b = 0; b < stage.blocks(); ++b) {
+        const BlockId id{stage.spec().component, b};
+        Bytes& largest = stage.sections().size() > 1 ? own[stage.device_of(b)] : shared;
+        if (store_.needs_staging(id)) largest = std::max(largest, store_.layout(id).size);
+      }
+    for (const auto& part : prepared.parts) SLUICE_TRY(memories_[part.device]->reserve_staging(own[part.device]));
+    staging_on_ = prepared.parts[0].device;
+    for (const auto& part : prepared.parts)
+      if (memories_[part.device]->staging().size() >= shared) staging_on_ = part.device;
+    SLUICE_TRY(memories_[staging_on_]->reserve_staging(shared));
+    for (const Stage& stage : prepared.stages) crossing = std::max(crossing, stage.largest_crossing());
+    if (crossing <= crossing_lease_.size()) return {};
+    crossing_ = {};
+    crossing_lease_ = {};
+    SLUICE_ASSIGN(crossing_lease_, store_.host_ledger().reserve(Use::staging, crossing));
+    auto piece = store_.allocate_host(prepared.parts[0].device, Use::staging, crossing);
+    if (!piece) {
+      crossing_lease_ = {};
+      return fail(std::move(piece).error());
+    }
+    crossing_ = *std::move(piece);
+    return {};
+  };
+  auto done = reserve();
+  if (!done && cache_.drop()) done = reserve();
   return done;
 }
 
@@ -336,7 +385,12 @@ Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::v
 Result<std::unique_ptr<SweepRunner>> Session::begin(Prepared& prepared, std::size_t s, const CancelToken& cancel, int sweeps) {
   end();
   // A block in the lee of another stage may have come to be held since: it is carried away.
-  if (memories_[prepared.parts[prepared.part_of[s]].device]->pinned_below(prepared.stages[s].plan().transient)) {
+  const auto in_the_way = [&] {
+    for (std::size_t i = 0; i < prepared.stages[s].sections().size(); ++i)
+      if (memories_[prepared.part(s, i).device]->pinned_below(prepared.stages[s].plan(i).transient)) return true;
+    return false;
+  };
+  if (in_the_way()) {
     std::vector<bool> skip(prepared.stages.size(), false);
     for (std::size_t i = 0; i < s; ++i) skip[i] = true;
     if (auto bound = bind(prepared, cancel, skip); !bound) {
@@ -347,18 +401,29 @@ Result<std::unique_ptr<SweepRunner>> Session::begin(Prepared& prepared, std::siz
     }
   }
   Stage& stage = prepared.stages[s];
-  const Prepared::Part& part = prepared.parts[prepared.part_of[s]];
-  DeviceMemory& memory = *memories_[part.device];
-  const StagePlan& plan = stage.plan();
+  std::vector<SweepRunner::Ground> grounds;
+  for (std::size_t i = 0; i < stage.sections().size(); ++i) {
+    DeviceMemory& memory = *memories_[stage.sections()[i].device];
+    ready(stage, i);
+    grounds.push_back({&memory, stage.sections().size() > 1 ? memory.staging() : memories_[staging_on_]->staging()});
+  }
+  const auto crossing = crossing_.buffer ? crossing_.buffer->bytes() : std::span<std::byte>{};
+  return std::make_unique<SweepRunner>(grounds, store_, stage, crossing, sweeps > 0 ? sweeps : stage.spec().sweeps, cancel);
+}
+
+void Session::ready(const Stage& stage, std::size_t section) {
+  const std::size_t device = stage.sections()[section].device;
+  DeviceMemory& memory = *memories_[device];
+  const StagePlan& plan = stage.plan(section);
   // Only what lies where this stage works goes; everything else stays for the next request.
   memory.clear_zone(0, plan.transient, Leaving::workspace);
   for (std::uint32_t b = 0; b < stage.blocks(); ++b) {
     const WeightPlace& place = stage.places()[b];
-    if (place.kind != WeightPlace::Kind::resident || Arena::on_shelf(place.address)) continue;
+    if (stage.section_of(b) != section || place.kind != WeightPlace::Kind::resident || Arena::on_shelf(place.address)) continue;
     const BlockId id{stage.spec().component, b};
     if (memory.resident(id) == place.address) continue;
     memory.give_up(id, Leaving::room);
-    memory.clear_zone(place.address, place.address + stage.cost().blocks[b].weights, Leaving::room);
+    memory.clear_zone(place.address, place.address + stage.block_cost(b).weights, Leaving::room);
   }
   memory.touch(stage.spec().component);
   // Slots, state and workspace share bytes over time; shared bytes are booked once, in this order.
@@ -374,12 +439,13 @@ Result<std::unique_ptr<SweepRunner>> Session::begin(Prepared& prepared, std::siz
   for (const auto& occupant : memory.occupants())
     if (!occupant.booked && !occupant.cache) weights += occupant.size;
   memory.lend(Use::weights, weights);
-  running_on_ = part.device;
-  return std::make_unique<SweepRunner>(memory, store_, stage, memories_[staging_on_]->staging(),
-                                       sweeps > 0 ? sweeps : stage.spec().sweeps, cancel);
+  running_on_.push_back(device);
 }
 
-void Session::end() { memories_[running_on_]->take_back_lent(); }
+void Session::end() {
+  for (const std::size_t device : running_on_) memories_[device]->take_back_lent();
+  running_on_.clear();
+}
 
 void Session::finish(bool done) {
   if (turns_.empty()) return;
@@ -402,6 +468,8 @@ void Session::finish(bool done) {
 void Session::forget_plans() {
   cache_.drop();
   plans_.clear();
+  crossing_ = {};
+  crossing_lease_ = {};
 }
 
 void Session::release() {
@@ -417,13 +485,15 @@ void Session::release() {
 Status Session::place(ComponentId component, std::size_t device) {
   if (device >= memories_.size())
     return fail(Code::invalid_argument, fmt::format("there is no device {}: {} are open", device, memories_.size()));
-  const std::size_t from = store_.device_of(component);
-  if (from == device) return {};
+  const auto from = store_.devices_of(component);
+  if (from == std::vector{device}) return {};
   std::erase_if(plans_, [&](const auto& p) {
     return std::any_of(p->specs.begin(), p->specs.end(), [&](const auto& spec) { return spec.component == component; });
   });
   SLUICE_TRY(store_.place(component, device));
-  memories_[from]->forget(component);
+  dealt_.erase(component);
+  for (const std::size_t d : from)
+    if (d != device) memories_[d]->forget(component);
   return {};
 }
 

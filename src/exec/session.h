@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "exec/request_plan.h"
+#include "exec/spread.h"
 #include "exec/sweep.h"
 #include "residency/device_memory.h"
 #include "residency/host_cache.h"
@@ -18,6 +20,8 @@ namespace sluice {
 struct SessionOptions {
   PlanOptions plan;
   std::optional<Variants> variants;  ///< none: each device's own table
+  /// A device that gets only blocks which no other device of their component can run.
+  std::optional<std::size_t> fallback = std::nullopt;
   LogSink log;
   /// Brings the devices' budgets up to date with what their drivers report. Asked before each request and between sweeps.
   std::function<Status()> follow;
@@ -25,44 +29,61 @@ struct SessionOptions {
 
 /// A request's stages with their graphs and plans; what `plan` prints and `begin` runs.
 struct Prepared {
+  /// A stage's section on the part's device.
+  struct Share {
+    std::size_t stage = 0, section = 0;
+  };
   /// What runs on one device.
   struct Part {
-    std::size_t device = 0;           ///< index into the session's devices
-    std::vector<std::size_t> stages;  ///< indices, in order
-    RequestPlan plan;                 ///< parallel to `stages`
-    RequestPlan placed;               ///< the same, as it is placed now
-    Bytes backend = 0;                ///< the backend's account, margin included
-    std::set<BlockId> fixed;          ///< blocks that could not leave when it was planned: kept beside the plan
-    std::optional<Bytes> capacity;    ///< what it was planned in; none: unlimited
-    Bytes chunk = 0;                  ///< bytes of one buffer, where an object needs more than the device prefers; else 0
-    std::string giant;                ///< that object, for messages
-    Bytes aside = 0;                  ///< bytes of the budget that were not the plan's to use
+    std::size_t device = 0;         ///< index into the session's devices
+    std::vector<Share> shares;      ///< in the order of the stages
+    RequestPlan plan;               ///< parallel to `shares`
+    RequestPlan placed;             ///< the same, as it is placed now
+    Bytes backend = 0;              ///< the backend's account, margin included
+    std::set<BlockId> fixed;        ///< blocks that could not leave when it was planned: kept beside the plan
+    std::optional<Bytes> capacity;  ///< what it was planned in; none: unlimited
+    Bytes chunk = 0;                ///< bytes of one buffer, where an object needs more than the device prefers; else 0
+    std::string giant;              ///< that object, for messages
+    Bytes aside = 0;                ///< bytes of the budget that were not the plan's to use
   };
   std::vector<StageSpec> specs;
   std::vector<Stage> stages;
   std::vector<Part> parts;
-  std::vector<std::size_t> part_of;   ///< per stage
-  std::vector<std::size_t> index_in;  ///< per stage: its index in its part
-  std::vector<int> generation;        ///< per stage: of the arena it is bound in
+  struct Where {
+    std::size_t part = 0, index = 0;  ///< index: into the part's shares
+  };
+  std::vector<std::vector<Where>> where;     ///< [stage][section]
+  std::vector<std::vector<int>> generation;  ///< [stage][section]: of the arena it is bound in; -1: of none
 
   /// Of the first device, where all of it runs on one.
   const RequestPlan& plan() const { return parts[0].plan; }
   Bytes backend() const { return parts[0].backend; }
-  const StagePlacement& placement(std::size_t stage) const { return parts[part_of[stage]].placed.stages[index_in[stage]]; }
+  const Part& part(std::size_t stage, std::size_t section = 0) const { return parts[where[stage][section].part]; }
+  const StagePlacement& placement(std::size_t stage, std::size_t section = 0) const {
+    return part(stage, section).placed.stages[where[stage][section].index];
+  }
 };
 
-/// Runs stages of a weight store's components, each on its component's device: keeps plans by shapes and budget, holds the
-/// device while a request runs. Several sessions share devices and store; closing one returns every byte that only it used.
-/// Threads: one. After any error the ledgers hold what they held before the request, and the next request works.
+/// Runs stages of a weight store's components, each block on its device: deals the blocks of components that may be on several
+/// out to them, keeps plans by shapes and budget, holds the devices while a request runs. Several sessions share devices and
+/// store; closing one returns every byte that only it used. Threads: one. After any error the ledgers hold what they held
+/// before the request, and the next request works.
 class Session {
  public:
   /// `memories`: one per device of the store, in its order. All outlive the session.
   Session(std::vector<DeviceMemory*> memories, WeightStore& store, SessionOptions options);
   ~Session();
 
-  /// Builds (or finds) graphs and plans for these stages; nothing is allocated on a device.
-  /// Errors: over_budget with needed = the smallest budget (backend included) and available = the budget.
+  /// Builds (or finds) graphs and plans for these stages; nothing is allocated on a device. Blocks are dealt out anew where
+  /// budgets changed or no plan fits as they are, unless their component is in use.
+  /// Errors: over_budget with needed = the smallest budget (backend included) of the device `refused_on` and available = its
+  /// budget; where several devices share the work, with the others' budgets as they are. unsupported where no device of a
+  /// component can run one of its blocks.
   Result<Prepared*> prepare(const std::vector<StageSpec>& specs);
+  /// What the device that was to have this block lacks for it, in words; empty where nothing was in the way.
+  std::string why_elsewhere(BlockId block) const;
+  /// The device that the last refusal of `prepare` for want of budget speaks of.
+  std::size_t refused_on() const { return refused_on_; }
   /// Takes the devices, makes room and binds every stage: all memory of the request is there before its first step. Stages in
   /// `skip` will not run: nothing is loaded for them. Followed by `finish`, whatever comes. Errors: over_budget, device_oom,
   /// cancelled (while waiting for another request).
@@ -85,7 +106,7 @@ class Session {
   void forget_plans();
   /// Gives up every device copy of the session's components, its plans and caches. Not while a request runs.
   void release();
-  /// Forgets plans and copies of a component and re-places it. Errors: those of WeightStore::place.
+  /// Forgets plans and copies of a component and puts it on that device alone. Errors: those of WeightStore::place.
   Status place(ComponentId component, std::size_t device);
 
   struct Counters {
@@ -100,13 +121,43 @@ class Session {
   HostCache& cache() { return cache_; }
 
  private:
+  std::vector<Site> sites(const Prepared* prepared) const;
+  // How blocks are dealt out (session_deal.cpp).
+  /// What a stage would take and cost on each of some devices.
+  struct Survey {
+    std::vector<SpreadDevice> devices;
+    std::vector<SpreadValue> values;
+    std::vector<Bytes> backends;  ///< per device: its backend's account for the most demanding block
+  };
+  /// A device whose budget does not do.
+  struct Lack {
+    std::size_t device = 0;
+    Bytes needed = 0, budget = 0;
+    Bytes missing() const { return needed - budget; }
+  };
+  /// `backends`: per device, what its backend needs for the most demanding block that runs there, or that might when blocks
+  /// were dealt out just now: the number that a refusal names then works whatever the next dealing chooses.
+  Result<std::vector<Stage>> build_stages(const std::vector<StageSpec>& specs, std::vector<Bytes>& backends);
+  std::vector<std::optional<Bytes>> budgets_of(const std::vector<std::size_t>& devices) const;
+  Result<Survey> survey(const StageSpec& spec, const std::vector<std::size_t>& candidates) const;
+  /// Nothing where no way of dealing fits; `ways_out`: the devices of which raising one would be enough.
+  Result<std::optional<Stage>> deal_out(const StageSpec& spec, const std::vector<std::size_t>& candidates, Survey& survey,
+                                        const std::vector<Bytes>& backends, std::vector<Lack>& ways_out);
+  Status assign(ComponentId component, const std::vector<std::size_t>& device_of);
+  /// The devices on which a stage does not fit as it is dealt out. `backends`: per device.
+  std::vector<Lack> lacking(const Stage& stage, const std::vector<Bytes>& backends) const;
+  tl::unexpected<Error> refuse(const std::vector<std::vector<Lack>>& refusals);
+
+  Status divide(Prepared& prepared);
+  Status plan_part(Prepared& prepared, Prepared::Part& part, Bytes backend);
   void measure(Prepared::Part& part, std::set<BlockId> planned) const;
   void choose_zone(Prepared& prepared, Prepared::Part& part, const std::vector<bool>& skip) const;
-  Status enlarge_buffers(Prepared& prepared, Prepared::Part& part);
+  Status enlarge_buffers(Prepared& prepared);
   std::vector<StageNeed> stage_needs(const Prepared& prepared, const Prepared::Part& part) const;
   DeviceMemory::Need need_of(const Prepared& prepared, const Prepared::Part& part, const std::vector<bool>& skip) const;
   std::vector<WeightPlace> places_of(const Prepared& prepared, std::size_t stage) const;
   Status bind_stage(Prepared& prepared, std::size_t stage);
+  void ready(const Stage& stage, std::size_t section);
   bool fixed(BlockId block) const;
   Status reserve_staging(const Prepared& prepared);
 
@@ -116,10 +167,18 @@ class Session {
   std::vector<Variants> variants_;
   HostCache cache_;
   std::vector<std::unique_ptr<Prepared>> plans_;  // most recently used last
-  std::vector<DeviceMemory::Turn> turns_;         // while a request runs, as are the holds
+  struct Dealt {
+    std::vector<std::optional<Bytes>> budgets;  // in which it was dealt out
+    std::vector<std::string> elsewhere;         // per block
+  };
+  std::map<ComponentId, Dealt> dealt_;
+  std::size_t refused_on_ = 0;
+  std::vector<DeviceMemory::Turn> turns_;  // while a request runs, as are the holds
   std::vector<WeightStore::Hold> holds_;
-  std::size_t running_on_ = 0;  // the device of the stage that runs
-  std::size_t staging_on_ = 0;  // whose staging buffer the request uses, on whatever device it runs
+  std::vector<std::size_t> running_on_;  // the devices of the stage that runs
+  std::size_t staging_on_ = 0;           // whose staging buffer stages on one device use, on whatever device they run
+  Lease crossing_lease_;                 // on the store's host ledger; before the memory, so returned after it
+  HostPiece crossing_;                   // for values on their way between devices
   struct Before {
     std::size_t device = 0;
     Bytes claim = 0, zone = 0;

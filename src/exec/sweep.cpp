@@ -23,51 +23,52 @@ void SweepStats::append(const SweepStats& later) {
   end = later.end;
 }
 
-SweepRunner::SweepRunner(DeviceMemory& memory, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps,
-                         const CancelToken& cancel)
-    : memory_(memory),
-      device_(memory.device()),
-      store_(store),
-      stage_(stage),
-      staging_(staging),
-      sweeps_(sweeps),
-      cancel_(cancel) {
+SweepRunner::SweepRunner(const std::vector<Ground>& grounds, WeightStore& store, Stage& stage, std::span<std::byte> crossing,
+                         int sweeps, const CancelToken& cancel)
+    : store_(store), stage_(stage), crossing_(crossing), sweeps_(sweeps), cancel_(cancel), links_(grounds.size()) {
   const std::size_t n = stage.blocks();
   block_end_.assign(2 * n, 0);
   copied_sweep_.assign(n, -1);
   copy_end_.assign(n, 0);
   loading_.assign(n, false);
-  jobs_.reserve(n);
   stats_.sweep_s.reserve(static_cast<std::size_t>(sweeps));
   stats_.copied.assign(static_cast<std::size_t>(std::max(sweeps, 1)), 0);
 
   // The first sweep brings residents that are not there yet, in the order of use, between the streamed blocks.
   std::vector<const Copy*> streamed(n, nullptr);
-  for (const Copy& c : stage.plan().copies) streamed[c.block] = &c;
-  bool any = false;
+  for (std::size_t s = 0; s < links_.size(); ++s) {
+    links_[s].ground = grounds[s];
+    links_[s].section = s;
+    links_[s].jobs.reserve(n);
+    for (const Copy& c : stage.plan(s).copies) streamed[c.block] = &c;
+  }
   for (std::uint32_t b = 0; b < n; ++b) {
     const auto& place = stage.places()[b];
+    Link& link = links_[stage.section_of(b)];
     if (place.kind == WeightPlace::Kind::streamed) {
       const Copy* c = streamed[b];
-      jobs_.push_back({b, false, c->after_previous_sweep ? 0 : c->after_block + 1, 0});
-      any = true;
-    } else if (place.kind == WeightPlace::Kind::resident && memory.resident({stage.spec().component, b}) != place.address) {
-      jobs_.push_back({b, true, 0, 0});
+      link.jobs.push_back({b, false, c->after_previous_sweep ? 0 : c->after_block + 1, 0});
+    } else if (place.kind == WeightPlace::Kind::resident &&
+               link.ground.memory->resident({stage.spec().component, b}) != place.address) {
+      link.jobs.push_back({b, true, 0, 0});
       loading_[b] = true;
-      any = true;
     }
   }
-  if (any)
-    link_ = NamedThread("sluice-link", [this] {
-      // Nobody above a thread catches: a container without memory would end the program. Words short enough to need none.
-      try {
-        link_loop();
-      } catch (const std::bad_alloc&) {
-        fail_with({Code::device_oom, "out of memory"});
-      } catch (...) {
-        fail_with({Code::device_failed, "copying failed"});
-      }
-    });
+  for (Link& link : links_)
+    if (!link.jobs.empty()) start(link);
+}
+
+void SweepRunner::start(Link& link) {
+  link.thread = NamedThread("sluice-link", [this, &link] {
+    // Nobody above a thread catches: a container without memory would end the program. Words short enough to need none.
+    try {
+      link_loop(link);
+    } catch (const std::bad_alloc&) {
+      fail_with({Code::device_oom, "out of memory"});
+    } catch (...) {
+      fail_with({Code::device_failed, "copying failed"});
+    }
+  });
 }
 
 SweepRunner::~SweepRunner() {
@@ -77,7 +78,7 @@ SweepRunner::~SweepRunner() {
   }
   stop_copies_.cancel();
   changed_.notify_all();
-  link_.join();
+  for (Link& link : links_) link.thread.join();
 }
 
 void SweepRunner::fail_with(Error error) {
@@ -86,22 +87,23 @@ void SweepRunner::fail_with(Error error) {
   changed_.notify_all();
 }
 
-std::optional<SweepRunner::Job> SweepRunner::next_job() {
-  if (next_ < jobs_.size()) return jobs_[next_++];
-  if (++job_sweep_ >= sweeps_ || stage_.plan().copies.empty()) return std::nullopt;
-  jobs_.clear();  // capacity stays: nothing is allocated in a steady sweep
+std::optional<SweepRunner::Job> SweepRunner::next_job(Link& link) {
+  if (link.next < link.jobs.size()) return link.jobs[link.next++];
+  const auto& copies = stage_.plan(link.section).copies;
+  if (++link.job_sweep >= sweeps_ || copies.empty()) return std::nullopt;
+  link.jobs.clear();  // capacity stays: nothing is allocated in a steady sweep
   const auto n = static_cast<std::int64_t>(stage_.blocks());
-  for (const Copy& c : stage_.plan().copies) {
-    const std::int64_t base = (c.after_previous_sweep ? job_sweep_ - 1 : job_sweep_) * n;
-    jobs_.push_back({c.block, false, base + c.after_block + 1, job_sweep_});
+  for (const Copy& c : copies) {
+    const std::int64_t base = (c.after_previous_sweep ? link.job_sweep - 1 : link.job_sweep) * n;
+    link.jobs.push_back({c.block, false, base + c.after_block + 1, link.job_sweep});
   }
-  next_ = 1;
-  return jobs_[0];
+  link.next = 1;
+  return link.jobs[0];
 }
 
-void SweepRunner::link_loop() {
+void SweepRunner::link_loop(Link& link) {
   const auto n = static_cast<std::int64_t>(stage_.blocks());
-  while (const auto job = next_job()) {
+  while (const auto job = next_job(link)) {
     Moment not_before = 0;
     {
       std::unique_lock lock(mutex_);
@@ -109,40 +111,53 @@ void SweepRunner::link_loop() {
       if (stopping_ || error_) return;
       if (job->after > 0) not_before = block_end_[static_cast<std::size_t>((job->after - 1) % (2 * n))];
     }
-    auto done = copy(*job, not_before);
+    auto done = copy(link, *job, not_before);
     if (!done) return fail_with(std::move(done).error());
+    const BlockId id{stage_.spec().component, job->block};
     const std::lock_guard lock(mutex_);
     copied_sweep_[job->block] = job->sweep;
     copy_end_[job->block] = *done;
-    const Bytes bytes = store_.layout({stage_.spec().component, job->block}).size;
+    const Bytes bytes = store_.layout(id).size;
     stats_.copied[static_cast<std::size_t>(job->sweep)] += bytes;
     stats_.copied_total += bytes;
-    if (job->resident) memory_.set_resident({stage_.spec().component, job->block}, stage_.places()[job->block].address);
+    if (job->resident) link.ground.memory->set_resident(id, stage_.places()[job->block].address);
     changed_.notify_all();
   }
 }
 
-Result<Moment> SweepRunner::copy(const Job& job, Moment not_before) {
+Result<Moment> SweepRunner::copy(const Link& link, const Job& job, Moment not_before) {
   const BlockId id{stage_.spec().component, job.block};
   const auto doing = [&] {
     return fmt::format("{}, copying block {}", stage_.spec().name, stage_.model().blocks[job.block].name);
   };
-  auto image = store_.fetch(id, staging_, stop_copies_);
+  auto image = store_.fetch(id, link.ground.staging, stop_copies_);
   if (!image) return fail_while(doing(), std::move(image).error());
   const BlockLayout& layout = store_.layout(id);
   if (layout.raw) {
-    auto end = device_.set(stage_.image_tensor(job.block), 0, *image, not_before, stop_copies_);
+    auto end = link.device().set(stage_.image_tensor(job.block), 0, *image, not_before, stop_copies_);
     if (!end) return fail_while(doing(), std::move(end).error());
     return end;
   }
   Moment end = not_before;
   for (std::size_t w = 0; w < layout.tensors.size(); ++w) {
-    auto r = device_.set(stage_.weight_tensors(job.block)[w], 0,
-                         image->subspan(layout.tensors[w].offset, layout.tensors[w].size), end, stop_copies_);
+    auto r = link.device().set(stage_.weight_tensors(job.block)[w], 0,
+                               image->subspan(layout.tensors[w].offset, layout.tensors[w].size), end, stop_copies_);
     if (!r) return fail_while(doing(), std::move(r).error());
     end = *r;
   }
   return end;
+}
+
+Status SweepRunner::carry_over(std::size_t lane, std::size_t block) {
+  for (const auto& [value, from, to] : stage_.arrivals(block)) {
+    const ggml_tensor* source = stage_.value_tensor(from, lane, value);
+    const auto bytes = crossing_.first(ggml_nbytes(source));
+    auto end = links_[from].device().get(source, 0, bytes, now_);
+    if (end) end = links_[to].device().set(stage_.value_tensor(to, lane, value), 0, bytes, *end, cancel_, Transfer::state);
+    if (!end) return fail(std::move(end).error());
+    now_ = std::max(now_, *end);
+  }
+  return {};
 }
 
 SweepStats SweepRunner::stats() const {
@@ -156,23 +171,27 @@ Bytes SweepRunner::copied() const {
 }
 
 Status SweepRunner::write(std::size_t lane, Value input, std::span<const std::byte> data) {
-  ggml_tensor* t = stage_.value_tensor(lane, input);
-  if (!t) return {};  // an input that no block of this model reads
-  if (ggml_nbytes(t) != data.size())
-    return fail(Code::invalid_argument,
-                fmt::format("{}: an input of {} bytes was given {}", stage_.spec().name, ggml_nbytes(t), data.size()));
-  auto end = device_.set(t, 0, data, now_, cancel_, Transfer::state);
-  if (!end) return fail_while(stage_.spec().name, std::move(end).error());
-  now_ = std::max(now_, *end);
+  // On every device that reads it; an input that no block reads has a tensor on none.
+  for (const Link& link : links_) {
+    ggml_tensor* t = stage_.value_tensor(link.section, lane, input);
+    if (!t) continue;
+    if (ggml_nbytes(t) != data.size())
+      return fail(Code::invalid_argument,
+                  fmt::format("{}: an input of {} bytes was given {}", stage_.spec().name, ggml_nbytes(t), data.size()));
+    auto end = link.device().set(t, 0, data, now_, cancel_, Transfer::state);
+    if (!end) return fail_while(stage_.spec().name, std::move(end).error());
+    now_ = std::max(now_, *end);
+  }
   return {};
 }
 
 Status SweepRunner::read(std::size_t lane, Value output, std::span<std::byte> data) {
-  const ggml_tensor* t = stage_.value_tensor(lane, output);
+  const std::size_t home = stage_.home_of(output);
+  const ggml_tensor* t = stage_.value_tensor(home, lane, output);
   if (!t || ggml_nbytes(t) != data.size())
     return fail(Code::invalid_argument,
                 fmt::format("{}: an output was asked for in {} bytes", stage_.spec().name, data.size()));
-  auto end = device_.get(t, 0, data, now_);
+  auto end = links_[home].device().get(t, 0, data, now_);
   if (!end) return fail_while(stage_.spec().name, std::move(end).error());
   now_ = std::max(now_, *end);
   return {};
@@ -198,16 +217,20 @@ Status SweepRunner::sweep(const std::function<void(int)>& on_block) {
         now_ = copy_end_[b];
       }
     }
-    for (std::size_t l = 0; l < static_cast<std::size_t>(stage_.cost().lanes); ++l) {
-      auto end = device_.compute(stage_.graph(l, b), now_, cancel_);
-      if (!end)
-        return fail_while(fmt::format("{}, block {}", stage_.spec().name, stage_.model().blocks[b].name),
-                          std::move(end).error());
+    const std::size_t section = stage_.section_of(b);
+    const auto while_running = [&](Error error) {
+      return fail_while(fmt::format("{}, block {}", stage_.spec().name, stage_.model().blocks[b].name), std::move(error));
+    };
+    for (std::size_t l = 0; l < stage_.lanes(); ++l) {
+      if (auto carried = carry_over(l, b); !carried) return while_running(std::move(carried).error());
+      auto end = links_[section].device().compute(stage_.graph(l, b), now_, cancel_);
+      if (!end) return while_running(std::move(end).error());
       now_ = std::max(now_, *end);
-      for (const auto& dead : stage_.dead_after(l, b)) stage_.discard(dead.address, dead.size);
+      for (const auto& dead : stage_.dead_after(l, b)) stage_.discard(dead.section, dead.address, dead.size);
     }
-    if (streamed) stage_.discard(place.address, store_.layout({stage_.spec().component, static_cast<std::uint32_t>(b)}).size);
-    stage_.discard(stage_.plan().workspace[b], stage_.cost().blocks[b].workspace);
+    if (streamed)
+      stage_.discard(section, place.address, store_.layout({stage_.spec().component, static_cast<std::uint32_t>(b)}).size);
+    stage_.discard(section, stage_.plan(section).workspace[b], stage_.block_cost(b).workspace);
     if (b + 1 < n) {
       const std::lock_guard lock(mutex_);
       block_end_[static_cast<std::size_t>(sweep_ % 2) * n + b] = now_;

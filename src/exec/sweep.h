@@ -25,14 +25,20 @@ struct SweepStats {
   void append(const SweepStats& later);
 };
 
-/// Runs a bound stage: one link thread copies blocks in the order they are needed, across the end of one sweep into the next;
-/// the caller's thread computes all lanes of a block while its weights are there. Nothing is allocated and no plan is made in
-/// here. Lifetime: one per run of a stage; the destructor stops and joins the link thread. Use from one thread.
+/// Runs a bound stage: for each section a link thread copies its blocks in the order they are needed, across the end of one
+/// sweep into the next; the caller's thread computes all lanes of a block while its weights are there, and before that carries
+/// what the block reads from other devices over. Nothing is allocated and no plan is made in here. Lifetime: one per run of a
+/// stage; the destructor stops and joins the link threads. Use from one thread.
 class SweepRunner {
  public:
-  /// `memory`: of the stage's device. `staging`: host memory for images that are put together at each use; at least the largest
-  /// image that needs it. `sweeps`: how many there will be, so that the last one prefetches nothing.
-  SweepRunner(DeviceMemory& memory, WeightStore& store, Stage& stage, std::span<std::byte> staging, int sweeps,
+  /// What a section's link needs.
+  struct Ground {
+    DeviceMemory* memory = nullptr;
+    std::span<std::byte> staging;  ///< host memory for images put together at each use: at least its largest that needs it
+  };
+  /// `grounds`: parallel to the stage's sections. `crossing`: host memory for the largest value that crosses between devices.
+  /// `sweeps`: how many there will be, so that the last one prefetches nothing.
+  SweepRunner(const std::vector<Ground>& grounds, WeightStore& store, Stage& stage, std::span<std::byte> crossing, int sweeps,
               const CancelToken& cancel);
   ~SweepRunner();
   SweepRunner(const SweepRunner&) = delete;
@@ -58,24 +64,29 @@ class SweepRunner {
     std::int64_t after = 0;  ///< number of blocks, counted over all sweeps, that must have ended
     int sweep = 0;
   };
-  void link_loop();
-  std::optional<Job> next_job();
-  Result<Moment> copy(const Job& job, Moment not_before);
+  /// One section's link. Jobs are made one sweep at a time by its thread; their order is the order of use.
+  struct Link {
+    Ground ground;
+    std::size_t section = 0;
+    std::vector<Job> jobs;
+    std::size_t next = 0;
+    int job_sweep = 0;
+    NamedThread thread;
+    Device& device() const { return ground.memory->device(); }
+  };
+  void start(Link& link);
+  void link_loop(Link& link);
+  std::optional<Job> next_job(Link& link);
+  Result<Moment> copy(const Link& link, const Job& job, Moment not_before);
+  Status carry_over(std::size_t lane, std::size_t block);
   void fail_with(Error error);
 
-  DeviceMemory& memory_;
-  Device& device_;
   WeightStore& store_;
   Stage& stage_;
-  std::span<std::byte> staging_;
+  std::span<std::byte> crossing_;
   const int sweeps_;
   CancelToken cancel_;
   CancelToken stop_copies_;
-
-  // Jobs are made one sweep at a time by the link thread; their order is the order of use.
-  std::vector<Job> jobs_;
-  std::size_t next_ = 0;
-  int job_sweep_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -92,7 +103,7 @@ class SweepRunner {
   Moment last_end_ = 0;
   bool unfinished_ = false;
   SweepStats stats_;
-  NamedThread link_;  // last: joined before anything above goes
+  std::vector<Link> links_;  // last: joined before anything above goes
 };
 
 }  // namespace sluice

@@ -8,7 +8,7 @@
 namespace sluice::test {
 
 /// A device of any size that keeps books and allocates nothing: for plans at true sizes. It moves nothing and computes nothing.
-class NullDevice final : public Device {
+class NullDevice : public Device {
  public:
   NullDevice(Bytes alignment, Bytes max_buffer) {
     info_.name = "null";

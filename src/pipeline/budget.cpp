@@ -36,12 +36,41 @@ Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& 
   return std::optional<Bytes>(ours - std::min(keep, ours));
 }
 
-Status follow_memory(const Budget& budget, Bytes reserve, DeviceMemory& memory) {
-  if (budget.kind == Budget::Kind::bytes) return {};
+Result<std::vector<std::optional<Bytes>>> resolve_budgets(const std::vector<BudgetQuestion>& questions, Bytes reserve) {
+  std::vector<std::optional<Bytes>> budgets;
+  for (const auto& q : questions) {
+    // What the others of a pool hold may be used again as well.
+    Bytes held = 0;
+    for (const auto& other : questions)
+      if (&other.device->ledger() == &q.device->ledger()) held += other.held;
+    SLUICE_ASSIGN(const auto budget, resolve_budget(q.budget, *q.device, held, reserve));
+    budgets.push_back(budget);
+  }
+  const auto alone = budgets;
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    if (questions[i].budget.kind == Budget::Kind::bytes || !alone[i]) continue;
+    Bytes pool = 0, sized = 0, others = 0;
+    for (std::size_t j = 0; j < questions.size(); ++j) {
+      if (&questions[j].device->ledger() != &questions[i].device->ledger() || !alone[j]) continue;
+      if (questions[j].budget.kind == Budget::Kind::bytes) {
+        sized += *alone[j];
+      } else {
+        pool = std::max(pool, *alone[j]);
+        others += *alone[j];
+      }
+    }
+    const Bytes left = pool - std::min(pool, sized);
+    if (others > left)
+      budgets[i] =
+          static_cast<Bytes>(static_cast<double>(left) * (static_cast<double>(*alone[i]) / static_cast<double>(others)));
+  }
+  return budgets;
+}
+
+void follow_memory(const Budget& budget, std::optional<Bytes> now, Bytes reserve, DeviceMemory& memory) {
   const MemoryView view = memory.device().memory();
-  if (!view.known) return {};
+  if (!view.known || !now) return;
   const Bytes held = memory.taken();
-  SLUICE_ASSIGN(const auto now, resolve_budget(budget, memory.device(), held, reserve));
   const auto before = memory.budget();
   // Free memory flutters. Half of what is to stay free takes that up, so what is or will be taken fits all the same.
   const Bytes keep = automatic_reserve(reserve, view.total);
@@ -52,7 +81,6 @@ Status follow_memory(const Budget& budget, Bytes reserve, DeviceMemory& memory) 
     return taken > *now + flutter || *now < *before - *before / 4 || *now > *before + *before / 4;
   }();
   if (changed) memory.set_budget(now);
-  return {};
 }
 
 }  // namespace sluice

@@ -18,10 +18,20 @@ Bytes automatic_reserve(Bytes reserve, Bytes total);
 /// where the total is unknown).
 Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& device, Bytes held, Bytes reserve);
 
-/// Moves a device's budget with its memory, asked before each request and between sweeps: down as soon as what is held eats up
-/// half of what is to stay free, or a quarter less can be had; up only for a gain of a quarter, since a new budget loads
-/// blocks anew. A budget in bytes stays, and so does any other while the device's report cannot be believed. Errors: those of
-/// resolve_budget.
-Status follow_memory(const Budget& budget, Bytes reserve, DeviceMemory& memory);
+/// Whose budget is asked for.
+struct BudgetQuestion {
+  Budget budget;
+  Device* device = nullptr;
+  Bytes held = 0;  ///< as in resolve_budget
+};
+/// The budgets of several devices. Those that have one ledger (an integrated device and the CPU) live in one pool, which is
+/// counted once: what they mean together is no more than what it has, the bytes of sized budgets are taken off first, and the
+/// others share what is left in the proportion of what each would have alone. Errors: those of resolve_budget.
+Result<std::vector<std::optional<Bytes>>> resolve_budgets(const std::vector<BudgetQuestion>& questions, Bytes reserve);
+
+/// Moves a device's budget that is no number of bytes with its memory, asked before each request and between sweeps. `now`:
+/// what it means now. Down as soon as what is held eats up half of what is to stay free, or a quarter less can be had; up only
+/// for a gain of a quarter, since a new budget loads blocks anew. It stays while the device's report cannot be believed.
+void follow_memory(const Budget& budget, std::optional<Bytes> now, Bytes reserve, DeviceMemory& memory);
 
 }  // namespace sluice

@@ -31,26 +31,36 @@ class EngineImpl final : public Engine {
     if (!own_) return no_model();
     return own_->generate(request, progress, cancel);
   }
-  Status set_budget(const Budget& budget) override {
-    SLUICE_TRY(resolve_budget(budget, *core_->device, core_->memory.taken(), core_->options.reserve));
+  Status set_budget(const Budget& budget, const std::string& device) override {
+    SLUICE_ASSIGN(const std::size_t i, core_->find(device));
+    SLUICE_TRY(resolve_budget(budget, *core_->devices[i], core_->memories[i]->taken(), core_->options.reserve));
     const std::lock_guard lock(core_->mutex);
-    core_->budget = budget;
+    core_->budgets[i] = budget;
     return {};
   }
   void unload(bool host) override { core_->unload(host); }
-  DeviceUse use() const override {
+  DeviceUse use() const override { return use_of(0); }
+  std::vector<DeviceUse> uses() const override {
+    std::vector<DeviceUse> uses;
+    for (std::size_t i = 0; i < core_->devices.size(); ++i)
+      if (i != core_->fallback || core_->memories[i]->taken() > 0) uses.push_back(use_of(i));
+    return uses;
+  }
+
+ private:
+  DeviceUse use_of(std::size_t device) const {
+    const DeviceMemory& memory = *core_->memories[device];
     DeviceUse use;
-    use.device = core_->device->info().name;
-    use.budget = core_->memory.budget();
-    use.zone = core_->memory.zone();
-    for (const auto& o : core_->memory.occupants()) (o.booked ? use.mapped : use.residents) += o.size;
-    use.backend = core_->memory.backend();
+    use.device = core_->devices[device]->info().name;
+    use.budget = memory.budget();
+    use.zone = memory.zone();
+    for (const auto& o : memory.occupants()) (o.booked ? use.mapped : use.residents) += o.size;
+    use.backend = memory.backend();
     use.host_pinned = core_->store.pinned_ledger().report().total;
     use.host_pageable = core_->store.host_ledger().report().total - use.host_pinned;
     return use;
   }
 
- private:
   static tl::unexpected<Error> no_model() {
     return fail(Code::invalid_argument, "the engine was opened without a model: add one");
   }
@@ -63,9 +73,8 @@ class EngineImpl final : public Engine {
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
-  SLUICE_ASSIGN(auto device, open_device(options.device));
-  SLUICE_ASSIGN(const auto budget, resolve_budget(options.device_budget, *device, 0, options.reserve));
-  auto engine = std::make_unique<EngineImpl>(std::make_shared<EngineCore>(std::move(options), std::move(device), budget));
+  SLUICE_ASSIGN(auto devices, EngineDevices::open(options));
+  auto engine = std::make_unique<EngineImpl>(std::make_shared<EngineCore>(std::move(options), std::move(devices)));
   SLUICE_TRY(engine->load());
   return engine;
 }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <vector>
 
 #include "base/wall_clock.h"
 #include "residency/device_memory.h"
@@ -19,23 +20,40 @@ class IdleListener {
   virtual void on_idle() = 0;
 };
 
+/// The devices of an engine, opened, each with what was said of its budget.
+struct EngineDevices {
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<Budget> budgets;                ///< parallel
+  std::vector<std::optional<Bytes>> allowed;  ///< parallel: the bytes they mean now; none: unlimited
+  std::optional<std::size_t> fallback;        ///< a CPU that nobody asked for, for what the others cannot run
+  /// Opens what the options name. Errors: those of open_device and resolve_budgets; invalid_argument for a device that is named
+  /// twice, two names of one card, a budget for a device that is not there.
+  static Result<EngineDevices> open(const EngineOptions& options);
+};
+
 /// What all sessions of an engine share; lives as long as the last of them.
 struct EngineCore {
-  EngineCore(EngineOptions o, std::unique_ptr<Device> d, std::optional<Bytes> device_budget);
+  EngineCore(EngineOptions o, EngineDevices d);
 
-  /// Brings the device's budget up to date with what its driver reports.
+  /// Brings the devices' budgets up to date with what their drivers report.
   Status follow();
   /// Gives up what can be brought back. Waits for a request that runs.
   void unload(bool host);
+  /// The device of that name, as its DeviceInfo has it; empty: the first. Errors: invalid_argument (lists those
+  /// there are).
+  Result<std::size_t> find(const std::string& device) const;
+  /// What a component may be placed on: all devices, or those that the options name, and the fallback. Errors: those of `find`.
+  Result<std::vector<std::size_t>> places_for(const ModelOptions& model, const std::string& component) const;
 
   const EngineOptions options;
-  std::unique_ptr<Device> device;
+  const std::vector<std::unique_ptr<Device>> devices;
+  const std::optional<std::size_t> fallback;
   WeightStore store;
-  DeviceMemory memory;
-  std::mutex registration;  ///< components come and go one at a time
+  const std::vector<std::unique_ptr<DeviceMemory>> memories;  ///< parallel to `devices`
+  std::mutex registration;                                    ///< components come and go one at a time
 
   std::mutex mutex;  ///< guards what follows
-  Budget budget;
+  std::vector<Budget> budgets;
   int running = 0;  ///< requests that run or wait
   std::set<IdleListener*> sessions;
   Stopwatch idle;  ///< since the last of them ended

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kMostModels = 1000;
 
-ComponentSpec spec_of(std::string name, const Component& component) {
-  ComponentSpec spec{std::move(name), component.model.get(), {}};
+ComponentSpec spec_of(std::string name, const Component& component, const std::vector<std::size_t>& devices) {
+  ComponentSpec spec{std::move(name), component.model.get(), {}, devices};
   for (const auto& block : component.origins) {
     std::vector<WeightSource> sources;
     for (const auto& origin : block) sources.push_back({origin.file, origin.tensor});
@@ -35,7 +35,7 @@ void take_out(const std::vector<ComponentId>& components, const std::vector<std:
 WeightSource LoadedModel::token_table() const { return {parts.text.tokens.origin.file, parts.text.tokens.origin.tensor}; }
 
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const FileSource& files, WeightStore& store,
-                                                const LogSink& log) {
+                                                const LogSink& log, const ModelPlaces& places) {
   const std::string& path = paths.main;
   auto model = std::make_unique<LoadedModel>();
   model->path = path;
@@ -67,19 +67,20 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const F
     model->sources.push_back(label + name);
     return {};
   };
-  const auto add = [&](const char* name, const Component& component) -> Result<ComponentId> {
-    auto id = store.add(spec_of(label + name, component));
+  const auto add = [&](const char* name, const Component& component,
+                       const std::vector<std::size_t>& devices) -> Result<ComponentId> {
+    auto id = store.add(spec_of(label + name, component, devices));
     if (id) added.push_back(*id);
     return id;
   };
   const auto add_all = [&]() -> Status {
     SLUICE_TRY(add_source("vae", sd1.autoencoder));
     SLUICE_TRY(add_source("clip-l", sd1.text));
-    SLUICE_ASSIGN(model->text, add("text encoder", model->parts.text.component));
-    SLUICE_ASSIGN(model->denoiser, add("denoiser", model->parts.denoiser.component));
-    SLUICE_ASSIGN(model->decoder, add("decoder", model->parts.autoencoder.decoder));
+    SLUICE_ASSIGN(model->text, add("text encoder", model->parts.text.component, places.text));
+    SLUICE_ASSIGN(model->denoiser, add("denoiser", model->parts.denoiser.component, places.denoiser));
+    SLUICE_ASSIGN(model->decoder, add("decoder", model->parts.autoencoder.decoder, places.vae));
     if (model->parts.autoencoder.encoder) {
-      SLUICE_ASSIGN(model->encoder, add("image encoder", *model->parts.autoencoder.encoder));
+      SLUICE_ASSIGN(model->encoder, add("image encoder", *model->parts.autoencoder.encoder, places.vae));
     }
     return {};
   };

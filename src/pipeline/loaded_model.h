@@ -33,12 +33,17 @@ struct LoadedModel {
   WeightSource token_table() const;
 };
 
+/// Which of the store's devices a model's components may be on, in order.
+struct ModelPlaces {
+  std::vector<std::size_t> text = {0}, denoiser = {0}, vae = {0};
+};
+
 /// Opens a model's files and registers them and its components, all or nothing; of several models in one store, the second's
 /// names start with "2: ", and so on. What describes the model as a whole (its native size) is
 /// taken from the checkpoint, whatever the other files say. Reads headers only. Errors: those of open_tensor_file, load_sd1 and
 /// WeightStore::add.
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const FileSource& files, WeightStore& store,
-                                                const LogSink& log);
+                                                const LogSink& log, const ModelPlaces& places = {});
 
 /// Takes a model's components and files out of the store again. Nobody holds them.
 void unload_model(const LoadedModel& model, WeightStore& store, const LogSink& log);

@@ -38,14 +38,21 @@ SessionOptions session_options(EngineCore& core, Policy policy, const ModelOptio
   options.plan.policy = policy;
   if (!model.prefetch) options.plan.max_in_flight = 1;
   options.log = core.options.log;
+  options.fallback = core.fallback;
   options.follow = [&core] { return core.follow(); };
   return options;
+}
+
+std::vector<DeviceMemory*> memories_of(EngineCore& core) {
+  std::vector<DeviceMemory*> memories;
+  for (const auto& memory : core.memories) memories.push_back(memory.get());
+  return memories;
 }
 
 class ModelSessionImpl final : public ModelSession, public IdleListener {
  public:
   ModelSessionImpl(std::shared_ptr<EngineCore> core, SessionOptions options)
-      : core_(std::move(core)), session_({&core_->memory}, core_->store, std::move(options)) {
+      : core_(std::move(core)), session_(memories_of(*core_), core_->store, std::move(options)) {
     const std::lock_guard lock(core_->mutex);
     core_->sessions.insert(this);
   }
@@ -63,8 +70,17 @@ class ModelSessionImpl final : public ModelSession, public IdleListener {
 
   Status load(const ModelOptions& options) {
     const std::lock_guard lock(core_->registration);
-    SLUICE_ASSIGN(model_,
-                  load_model({options.model, options.vae, options.clip_l}, *system_files(), core_->store, core_->options.log));
+    for (const auto& [component, device] : options.place)
+      if (component != "text" && component != "denoiser" && component != "vae")
+        return fail(
+            Code::invalid_argument,
+            fmt::format("--place {}={}: there is no such component; there are text, denoiser and vae", component, device));
+    ModelPlaces places;
+    SLUICE_ASSIGN(places.text, core_->places_for(options, "text"));
+    SLUICE_ASSIGN(places.denoiser, core_->places_for(options, "denoiser"));
+    SLUICE_ASSIGN(places.vae, core_->places_for(options, "vae"));
+    SLUICE_ASSIGN(model_, load_model({options.model, options.vae, options.clip_l}, *system_files(), core_->store,
+                                     core_->options.log, places));
     if (options.load == Load::eager) {
       for (const ComponentId id : {model_->text, model_->denoiser, model_->decoder})
         SLUICE_TRY(core_->store.load(id, CancelToken{}, {}));
@@ -92,9 +108,9 @@ class ModelSessionImpl final : public ModelSession, public IdleListener {
     if (settings.request.cfg_scale == 0) log(LogLevel::warning, "cfg scale 0: the prompt is not used");
     if (settings.request.cfg_scale == 1 && !settings.request.negative_prompt.empty())
       log(LogLevel::warning, "cfg scale 1: the negative prompt is not used");
-    core_->device->ledger().reset_peak();
+    for (const auto& device : core_->devices) device->ledger().reset_peak();
     const Bytes read_before = core_->store.counters().bytes_read;
-    const auto moves_before = core_->memory.counters();
+    const auto moves_before = moves();
     const int plans_before = session_.counters().plans_built;
     Generated out;
     SLUICE_ASSIGN(out.plan, plan_of(settings));
@@ -113,14 +129,19 @@ class ModelSessionImpl final : public ModelSession, public IdleListener {
       p.parameters = parameters_text(settings, p.seed, model_->name, hash, session_.variants().hash());
       out.pictures.push_back(std::move(p));
     }
-    const LedgerReport books = core_->device->ledger().report();
-    const auto moves = core_->memory.counters();
-    out.ledger_peak = books.peak;
-    out.device_limit = books.limit.value_or(0);
+    for (const DevicePlan& planned : out.plan.devices) {
+      SLUICE_ASSIGN(const std::size_t device, core_->find(planned.device));
+      const LedgerReport books = core_->devices[device]->ledger().report();
+      out.peaks.push_back({planned.device, books.peak, books.limit.value_or(0)});
+      if (planned.device != out.plan.device) continue;
+      out.ledger_peak = books.peak;
+      out.device_limit = books.limit.value_or(0);
+    }
     out.bytes_read = core_->store.counters().bytes_read - read_before;
-    out.evictions = moves.evictions - moves_before.evictions;
-    out.demotions = moves.demotions - moves_before.demotions;
-    out.given_up = moves.given_up - moves_before.given_up;
+    const auto moved = moves();
+    out.evictions = moved.evictions - moves_before.evictions;
+    out.demotions = moved.demotions - moves_before.demotions;
+    out.given_up = moved.given_up - moves_before.given_up;
     out.seconds = clock.seconds();
     return out;
   }
@@ -145,6 +166,18 @@ class ModelSessionImpl final : public ModelSession, public IdleListener {
     EngineCore& core_;
   };
 
+  /// Of all devices together.
+  DeviceMemory::Counters moves() const {
+    DeviceMemory::Counters sum;
+    for (const auto& memory : core_->memories) {
+      const auto one = memory->counters();
+      sum.evictions += one.evictions;
+      sum.demotions += one.demotions;
+      sum.given_up += one.given_up;
+    }
+    return sum;
+  }
+
   Result<PlanReport> plan_of(const Settings& settings) {
     SLUICE_TRY(session_.follow());
     SLUICE_ASSIGN(const auto specs, TextToImage(*model_, core_->store, session_).stages(settings));
@@ -161,11 +194,14 @@ class ModelSessionImpl final : public ModelSession, public IdleListener {
   }
 
   std::string refusal(const Error& e, const Settings& s) const {
+    const std::string& device = core_->devices[session_.refused_on()]->info().name;
+    const bool several = core_->devices.size() - (core_->fallback ? 1 : 0) > 1;
     return fmt::format(
-        "{}x{} needs {} ({} bytes) on {}, the budget is {} ({} bytes): raise --device-budget to {} or lower --width, --height "
+        "{}x{} needs {} ({} bytes) on {}, the budget is {} ({} bytes): raise --device-budget to {}{} or lower --width, "
+        "--height "
         "or --batch",
-        s.request.width, s.request.height, format_bytes(e.needed), e.needed, core_->device->info().name,
-        format_bytes(e.available), e.available, e.needed);
+        s.request.width, s.request.height, format_bytes(e.needed), e.needed, device, format_bytes(e.available), e.available,
+        several ? device + "=" : "", e.needed);
   }
 
   Result<std::string> hash_of_model(const CancelToken& cancel) {

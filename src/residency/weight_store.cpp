@@ -32,10 +32,11 @@ struct Component {
   Bytes file_bytes = 0;
   HostImages images;  // HostTier::read only
 
-  // What follows changes in `place` alone, while nobody uses the component.
-  std::size_t device = 0;
-  std::vector<BlockLayout> layouts;  // [block]
-  std::vector<bool> mappable;        // [block]
+  // What follows changes in `place` and `assign` alone, while nobody uses the component.
+  std::vector<std::size_t> candidates;  // the devices its blocks may be on
+  std::vector<std::size_t> device_of;   // [block]
+  std::vector<BlockLayout> layouts;     // [block]
+  std::vector<bool> mappable;           // [block]
   Bytes weight_bytes = 0;
 
   // Grow under the store's mutex only, so that who sees 0 under it knows that nobody comes.
@@ -137,7 +138,7 @@ struct WeightStore::Impl {
 
   bool block_mappable(const Component& c, std::size_t block) const {
     const BlockLayout& layout = c.layouts[block];
-    const Device& device = *devices[c.device];
+    const Device& device = *devices[c.device_of[block]];
     if (!in_place_device(device) || layout.tensors.empty()) return false;
     for (std::size_t w = 0; w < layout.tensors.size(); ++w) {
       const WeightRecipe& recipe = c.recipes[block][w];
@@ -147,15 +148,12 @@ struct WeightStore::Impl {
     return true;
   }
 
-  std::vector<BlockLayout> layouts_for(const Component& c, std::size_t device) const {
-    std::vector<BlockLayout> layouts;
-    for (std::size_t b = 0; b < c.recipes.size(); ++b)
-      layouts.push_back(lay_out_block(c.model->blocks[b], c.recipes[b], *devices[device]));
-    return layouts;
+  BlockLayout layout_for(const Component& c, std::size_t block, std::size_t device) const {
+    return lay_out_block(c.model->blocks[block], c.recipes[block], *devices[device]);
   }
 
-  void lay_out(Component& c, std::size_t device, std::vector<BlockLayout> layouts) const {
-    c.device = device;
+  void lay_out(Component& c, std::vector<std::size_t> device_of, std::vector<BlockLayout> layouts) const {
+    c.device_of = std::move(device_of);
     c.layouts = std::move(layouts);
     c.weight_bytes = 0;
     c.mappable.clear();
@@ -297,9 +295,9 @@ struct WeightStore::Impl {
 
   /// Host memory for an image that is booked. Where the system has none, images that nobody uses make way, the least recently
   /// used first.
-  Result<HostPiece> allocate_image(const Component& c, Bytes size) {
+  Result<HostPiece> allocate_image(const Component& c, std::size_t block) {
     for (;;) {
-      auto piece = pool.allocate(*devices[c.device], Use::images, size);
+      auto piece = pool.allocate(*devices[c.device_of[block]], Use::images, c.layouts[block].size);
       if (piece || piece.error().code != Code::device_oom) return piece;
       const std::lock_guard lock(mutex);
       const auto idle = idle_bookings(present());
@@ -320,7 +318,7 @@ struct WeightStore::Impl {
     for (const auto& recipe : recipes) files.push_back(c.mapping_of(recipe).bytes());
     SLUICE_TRY(copy_image(recipes, layout, files, image, cancel));
     // Where the budget is the host's memory, touched pages of a streamed block would count against it.
-    if (devices[c.device]->info().host_memory)
+    if (devices[c.device_of[block]]->info().host_memory)
       for (const ReadRun& run : plan_reads(recipes, layout, UINT64_MAX))
         c.mapping_of(recipes[run.weights.front()]).drop(run.begin, run.end - run.begin);
     return {};
@@ -339,7 +337,7 @@ struct WeightStore::Impl {
   Result<std::span<const std::byte>> fill_kept(Component& c, std::uint32_t block, const CancelToken& cancel) {
     const BlockLayout& layout = c.layouts[block];
     const auto& recipes = c.recipes[block];
-    SLUICE_ASSIGN(HostPiece piece, allocate_image(c, layout.size));
+    SLUICE_ASSIGN(HostPiece piece, allocate_image(c, block));
     const auto image = piece.buffer->bytes().first(layout.size);
     const auto place = [](const BlockLayout& l, std::span<std::byte> bytes, std::size_t w) {
       return bytes.subspan(l.tensors[w].offset, l.tensors[w].size);
@@ -375,6 +373,32 @@ struct WeightStore::Impl {
     for (const auto& [w, from] : later)
       SLUICE_TRY(copy_tied(recipes[from], place(layout, image, from), recipes[w], place(layout, image, w)));
     return c.images.keep(block, std::move(piece));
+  }
+
+  /// Puts each block on its device of `device_of`. `whole`: no block may hold what its file does not, moved or not. Under the
+  /// mutex.
+  Status move_blocks(Component& c, std::vector<std::size_t> device_of, bool whole) {
+    if (c.in_use()) return in_use_error(c);
+    for (std::uint32_t b = 0; b < c.layouts.size(); ++b)
+      if (c.flagged(b) && (whole || device_of[b] != c.device_of[b]))
+        return fail(Code::invalid_argument,
+                    fmt::format("component '{}' cannot leave its device: block '{}' holds what its file does not", c.name,
+                                c.model->blocks[b].name));
+    if (device_of == c.device_of) return {};
+    std::vector<BlockLayout> layouts;
+    for (std::size_t b = 0; b < c.layouts.size(); ++b)
+      layouts.push_back(device_of[b] == c.device_of[b] ? c.layouts[b] : layout_for(c, b, device_of[b]));
+    std::vector<std::size_t> anew;
+    for (std::size_t b = 0; b < layouts.size() && options.tier == HostTier::read; ++b) {
+      if (same_image(layouts[b], c.layouts[b])) continue;
+      c.images.renounce(b);
+      c.images.resize(b, layouts[b].size);
+      anew.push_back(b);
+    }
+    lay_out(c, std::move(device_of), std::move(layouts));
+    for (const std::size_t b : anew)
+      if (c.layouts[b].size > 0) book_if_free(c, b);
+    return {};
   }
 
   /// Gives a block's image and booking back if nothing forbids it. Under the mutex.
@@ -444,8 +468,10 @@ std::vector<WeightStore::Source> WeightStore::sources_of(ComponentId component) 
 
 Result<ComponentId> WeightStore::add(ComponentSpec spec) {
   if (!spec.model) return fail(Code::invalid_argument, spec.name + ": no model");
-  if (spec.device >= impl_->devices.size())
-    return fail(Code::invalid_argument, fmt::format("{}: device {} of {}", spec.name, spec.device, impl_->devices.size()));
+  if (spec.devices.empty()) return fail(Code::invalid_argument, spec.name + ": no device");
+  for (const std::size_t device : spec.devices)
+    if (device >= impl_->devices.size())
+      return fail(Code::invalid_argument, fmt::format("{}: device {} of {}", spec.name, device, impl_->devices.size()));
   for (const auto& other : impl_->all())
     if (other->name == spec.name)
       return fail(Code::invalid_argument, fmt::format("component '{}' is registered already", spec.name));
@@ -453,7 +479,7 @@ Result<ComponentId> WeightStore::add(ComponentSpec spec) {
   Component& c = *component;
   c.name = spec.name;
   c.model = spec.model;
-  c.device = spec.device;
+  c.candidates = spec.devices;
   SLUICE_ASSIGN(c.recipes, resolve_component(spec.name, *spec.model, spec.sources));
   c.file_bytes = bytes_in_files(c.recipes);
   c.ties = find_ties(c.recipes);
@@ -474,7 +500,9 @@ Result<ComponentId> WeightStore::add(ComponentSpec spec) {
     SLUICE_TRY(while_adding(impl_->map_files(c)));
   else
     SLUICE_TRY(while_adding(impl_->grow_scratch(c)));
-  impl_->lay_out(c, spec.device, impl_->layouts_for(c, spec.device));
+  std::vector<BlockLayout> layouts;
+  for (std::size_t b = 0; b < c.recipes.size(); ++b) layouts.push_back(impl_->layout_for(c, b, spec.devices[0]));
+  impl_->lay_out(c, std::vector<std::size_t>(c.recipes.size(), spec.devices[0]), std::move(layouts));
   if (impl_->options.tier == HostTier::read) impl_->book_images(c);
 
   const std::lock_guard lock(impl_->mutex);
@@ -553,7 +581,22 @@ bool WeightStore::has(ComponentId component) const {
 
 std::size_t WeightStore::device_of(ComponentId component) const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->find_locked(component)->device;
+  const Component& c = *impl_->find_locked(component);
+  return c.device_of.empty() ? c.candidates[0] : c.device_of[0];
+}
+
+std::size_t WeightStore::device_of(BlockId block) const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->find_locked(block.component)->device_of[block.block];
+}
+
+std::vector<std::size_t> WeightStore::devices_of(ComponentId component) const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->find_locked(component)->candidates;
+}
+
+BlockLayout WeightStore::layout_on(BlockId block, std::size_t device) const {
+  return impl_->layout_for(*impl_->find(block.component), block.block, device);
 }
 
 Status WeightStore::place(ComponentId component, std::size_t device) {
@@ -561,25 +604,18 @@ Status WeightStore::place(ComponentId component, std::size_t device) {
     return fail(Code::invalid_argument, fmt::format("device {} of {}", device, impl_->devices.size()));
   const std::lock_guard lock(impl_->mutex);
   Component& c = *impl_->find_locked(component);
-  if (c.in_use()) return in_use_error(c);
-  for (std::uint32_t b = 0; b < c.layouts.size(); ++b)
-    if (c.flagged(b))
-      return fail(Code::invalid_argument,
-                  fmt::format("component '{}' cannot leave its device: block '{}' holds what its file does not", c.name,
-                              c.model->blocks[b].name));
-  if (device == c.device) return {};
-  auto layouts = impl_->layouts_for(c, device);
-  std::vector<std::size_t> anew;
-  for (std::size_t b = 0; b < layouts.size() && impl_->options.tier == HostTier::read; ++b) {
-    if (same_image(layouts[b], c.layouts[b])) continue;
-    c.images.renounce(b);
-    c.images.resize(b, layouts[b].size);
-    anew.push_back(b);
-  }
-  impl_->lay_out(c, device, std::move(layouts));
-  for (const std::size_t b : anew)
-    if (c.layouts[b].size > 0) impl_->book_if_free(c, b);
+  SLUICE_TRY(impl_->move_blocks(c, std::vector<std::size_t>(c.layouts.size(), device), true));
+  c.candidates = {device};
   return {};
+}
+
+Status WeightStore::assign(ComponentId component, const std::vector<std::size_t>& device_of) {
+  const std::lock_guard lock(impl_->mutex);
+  Component& c = *impl_->find_locked(component);
+  for (const std::size_t device : device_of)
+    if (std::find(c.candidates.begin(), c.candidates.end(), device) == c.candidates.end())
+      return fail(Code::invalid_argument, fmt::format("component '{}' has no business on device {}", c.name, device));
+  return impl_->move_blocks(c, device_of, false);
 }
 
 Status WeightStore::load(ComponentId component, const CancelToken& cancel, const LoadProgress& progress) {

@@ -23,7 +23,9 @@ struct ComponentSpec {
   std::string name;
   const Model* model = nullptr;                    ///< outlives the registration
   std::vector<std::vector<WeightSource>> sources;  ///< [block][weight], parallel to model->blocks[].weights
-  std::size_t device = 0;                          ///< which of the store's devices it runs on
+  /// Which of the store's devices its blocks may be on, in the order in which they are dealt out; all are on the first until
+  /// `assign` says otherwise.
+  std::vector<std::size_t> devices = {0};
 };
 
 /// How host copies are kept between uses.
@@ -98,12 +100,19 @@ class WeightStore {
 
   /// Whether `component` is registered (and not removed again).
   bool has(ComponentId component) const;
+  /// The device of its first block.
   std::size_t device_of(ComponentId component) const;
-  /// Puts a component on another device, loaded or not, all or nothing. Layouts and in-place use are decided anew; kept images
-  /// stay where the layout is the same and are made anew at next use where it is not. References that `layout` gave end. Copies
-  /// on the old device are the caller's to forget. Errors: invalid_argument (held, being fetched, a flagged block, no such
-  /// device).
+  std::size_t device_of(BlockId block) const;
+  /// The devices its blocks may be on.
+  std::vector<std::size_t> devices_of(ComponentId component) const;
+  /// Puts a component on another device, and on no other from now on, loaded or not, all or nothing. Layouts and in-place use
+  /// are decided anew; kept images stay where the layout is the same and are made anew at next use where it is not. References
+  /// that `layout` gave end. Copies on the old device are the caller's to forget. Errors: invalid_argument (held, being
+  /// fetched, a flagged block, no such device).
   Status place(ComponentId component, std::size_t device);
+  /// Deals a component's blocks out to devices of `devices_of`, one for each block. Otherwise as `place`; a flagged block only
+  /// has to stay where it is.
+  Status assign(ComponentId component, const std::vector<std::size_t>& device_of);
 
   /// Makes all kept images of a component (HostTier::read), reading each byte of its files at most once (but where blocks want
   /// the same bytes in several types and none as they are), or asks the system to read its mapped files ahead
@@ -121,8 +130,10 @@ class WeightStore {
   /// Tells the system that a block's mapped pages are not needed for now. No-op where nothing is mapped.
   void drop_mapped(BlockId block);
 
-  /// Valid until `remove` or `place`.
+  /// Valid until `remove`, `place` or `assign`.
   const BlockLayout& layout(BlockId block) const;
+  /// What `layout` would be on another device.
+  BlockLayout layout_on(BlockId block, std::size_t device) const;
   const Model& model(ComponentId component) const;
   /// How many are registered now.
   std::size_t components() const;

@@ -50,7 +50,7 @@ TEST_CASE("place: in-place use follows the device") {
   card.info_.kind = DeviceKind::gpu;
   WeightStore store({&cpu, &card}, {.tier = HostTier::mapped});
   auto spec = model.spec();
-  spec.device = 1;
+  spec.devices = {1};
   const ComponentId id = must_add(store, spec);
   CHECK(store.device_of(id) == 1);
   CHECK_FALSE(store.mappable({id, 0}));
@@ -59,7 +59,7 @@ TEST_CASE("place: in-place use follows the device") {
   REQUIRE(store.place(id, 1));
   CHECK_FALSE(store.mappable({id, 0}));
   spec.name = "beyond";
-  spec.device = 2;
+  spec.devices = {2};
   CHECK(store.add(spec).error().code == Code::invalid_argument);
 }
 

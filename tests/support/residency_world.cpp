@@ -266,8 +266,8 @@ std::vector<std::optional<Asked>> World::asked_of(const Prepared& prepared, cons
     const RequestPlan& plan = placed ? part.placed : part.plan;
     Asked asked{.zone = plan.zone, .workspace = plan.workspace(), .backend = part.backend};
     for (const BlockId id : part.fixed) asked.wanted[id] = store_->layout(id).size;
-    for (std::size_t i = 0; i < part.stages.size(); ++i) {
-      const std::size_t stage = part.stages[i];
+    for (std::size_t i = 0; i < part.shares.size(); ++i) {
+      const std::size_t stage = part.shares[i].stage;
       const ComponentId component = prepared.specs[stage].component;
       asked.own.insert(component);
       for (std::uint32_t b = 0; b < plan.stages[i].places.size(); ++b) {

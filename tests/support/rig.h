@@ -7,6 +7,7 @@
 #include "device/sim_device.h"
 #include "exec/session.h"
 #include "io/file.h"
+#include "pipeline/budget.h"
 #include "pipeline/loaded_model.h"
 #include "pipeline/text_to_image.h"
 
@@ -24,6 +25,8 @@ struct RigOptions {
     return o;
   }();
   std::optional<Bytes> budget;  ///< backend account included
+  /// Further simulated devices, with their budgets: then every component may be spread over all.
+  std::vector<std::pair<SimOptions, std::optional<Bytes>>> more;
   HostTier tier = HostTier::mapped;
   PlanOptions plan;
   std::string model = kDemoModel;
@@ -34,31 +37,43 @@ struct RigOptions {
 class Rig {
  public:
   static Result<std::unique_ptr<Rig>> open(const RigOptions& options) {
-    std::unique_ptr<Device> device;
-    SimDevice* sim = nullptr;
+    std::vector<std::unique_ptr<Device>> devices;
+    std::vector<SimDevice*> sims;
+    std::vector<std::optional<Bytes>> budgets{options.budget};
+    const auto simulate = [&](const SimOptions& sim) -> Status {
+      SLUICE_ASSIGN(auto opened, SimDevice::open(sim));
+      sims.push_back(opened.get());
+      devices.push_back(std::move(opened));
+      return {};
+    };
     if (options.device.empty()) {
-      SLUICE_ASSIGN(auto opened, SimDevice::open(options.sim));
-      sim = opened.get();
-      device = std::move(opened);
+      SLUICE_TRY(simulate(options.sim));
     } else {
-      SLUICE_ASSIGN(device, open_device(options.device));
+      SLUICE_ASSIGN(auto device, open_device(options.device));
+      devices.push_back(std::move(device));
     }
-    auto rig = std::unique_ptr<Rig>(new Rig(std::move(device), options));
-    rig->sim_ = sim;
-    SLUICE_ASSIGN(rig->model_, load_model(options.model, *options.files, rig->store_, {}));
+    ModelPlaces places;
+    for (const auto& [sim, budget] : options.more) {
+      for (auto* list : {&places.text, &places.denoiser, &places.vae}) list->push_back(devices.size());
+      SLUICE_TRY(simulate(sim));
+      budgets.push_back(budget);
+    }
+    auto rig = std::unique_ptr<Rig>(new Rig(std::move(devices), budgets, options));
+    rig->sims_ = std::move(sims);
+    SLUICE_ASSIGN(rig->model_, load_model(options.model, *options.files, rig->store_, {}, places));
     return rig;
   }
 
-  /// Only where RigOptions::device was empty.
-  SimDevice& device() { return *sim_; }
-  Device& any_device() { return *device_; }
+  /// The i-th simulated device.
+  SimDevice& device(std::size_t i = 0) { return *sims_[i]; }
+  Device& any_device() { return *devices_[0]; }
   WeightStore& store() { return store_; }
-  DeviceMemory& memory() { return memory_; }
+  DeviceMemory& memory(std::size_t device = 0) { return *memories_[device]; }
   Session& session() { return session_; }
   /// As a budget that was other from the start.
   void set_budget(std::optional<Bytes> budget) {
     session_.release();
-    memory_.set_budget(budget);
+    memories_[0]->set_budget(budget);
   }
   LoadedModel& model() { return *model_; }
 
@@ -79,19 +94,40 @@ class Rig {
   }
 
  private:
-  Rig(std::unique_ptr<Device> device, const RigOptions& options)
-      : device_(std::move(device)),
-        store_(*device_, {options.tier, std::nullopt, {}}),
-        memory_(*device_, store_, {options.budget, {}, {}}),
-        session_({&memory_}, store_, {options.plan, {}, {}, {}}) {}
+  Rig(std::vector<std::unique_ptr<Device>> devices, const std::vector<std::optional<Bytes>>& budgets, const RigOptions& options)
+      : devices_(std::move(devices)),
+        store_(pointers(devices_), {options.tier, std::nullopt, {}}),
+        memories_(make_memories(budgets)),
+        session_(pointers(memories_), store_, {.plan = options.plan, .variants = {}, .log = {}, .follow = {}}) {}
 
-  std::unique_ptr<Device> device_;
-  SimDevice* sim_ = nullptr;
+  template <typename T>
+  static std::vector<T*> pointers(const std::vector<std::unique_ptr<T>>& owners) {
+    std::vector<T*> list;
+    for (const auto& owner : owners) list.push_back(owner.get());
+    return list;
+  }
+
+  std::vector<std::unique_ptr<DeviceMemory>> make_memories(const std::vector<std::optional<Bytes>>& budgets) {
+    std::vector<std::unique_ptr<DeviceMemory>> memories;
+    for (std::size_t i = 0; i < devices_.size(); ++i)
+      memories.push_back(std::make_unique<DeviceMemory>(*devices_[i], store_, DeviceMemory::Options{budgets[i], {}, {}, i}));
+    return memories;
+  }
+
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<SimDevice*> sims_;
   std::unique_ptr<LoadedModel> model_;  // before the store, which refers to its models
   WeightStore store_;
-  DeviceMemory memory_;
+  std::vector<std::unique_ptr<DeviceMemory>> memories_;
   Session session_;
 };
+
+/// What an engine does for its one device before each request and between sweeps.
+inline Status follow_one(const Budget& budget, Bytes reserve, DeviceMemory& memory) {
+  SLUICE_ASSIGN(const auto now, resolve_budget(budget, memory.device(), memory.taken(), reserve));
+  follow_memory(budget, now, reserve, memory);
+  return {};
+}
 
 /// The demo model on a device; `budget` automatic where not said.
 inline EngineOptions engine_on(const std::string& device, Budget budget = {}) {

@@ -102,7 +102,7 @@ class TwoBlockModel {
     SLUICE_ASSIGN(const auto file, open_tensor_file(memory_file(model_.name, file_)));
     auto switched = std::make_shared<TensorFile>(*file);
     switched->file = std::make_shared<SwitchedFile>(file->file, read);
-    ComponentSpec spec{model_.name, &model_, {}, device};
+    ComponentSpec spec{model_.name, &model_, {}, {device}};
     for (const auto& block : model_.blocks)
       spec.sources.push_back({{switched, static_cast<std::size_t>(file->find(block.weights[0].name) - file->tensors.data())}});
     return spec;
