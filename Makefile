@@ -14,7 +14,7 @@ ORIGIN := -DSLUICE_GGML=$(SLUICE_GGML)
 B := build/$(PRESET)
 BUILD = cmake --preset $(1) $(ORIGIN) >build/$(1).log && cmake --build build/$(1) $(2) || { tail -n 20 build/$(1).log; exit 1; }
 
-.PHONY: help setup build test demo bench tsan asan fuzz format tidy clean
+.PHONY: help setup build test devices demo bench tsan asan fuzz format tidy clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -28,6 +28,9 @@ build: setup ## builds build/release/sluice
 test: ## builds everything with and without sanitizers, runs every test and check
 	@tools/setup test
 	@python3 tools/run_tests.py --preset $(PRESET) --preset dev --preset tsan --checks $(ORIGIN)
+
+devices: build ## runs golden cases and device tests on every device, in a Debian 13 root too (docs/devices.md)
+	@tools/ci/device-matrix
 
 demo: build ## makes a picture from the embedded model on a device smaller than the model
 	@tools/demo $(B)
