@@ -67,7 +67,9 @@ struct EngineOptions : ModelOptions {
   std::map<std::string, Budget> device_budgets;  ///< by device name ("vulkan0", "sim:a"); takes the place of device_budget
   std::optional<Bytes> host_budget;              ///< bytes of host memory for kept images and staging; none: unlimited
   std::optional<Bytes> pinned_budget;            ///< how much of those may be pinned; none: half of the host's memory
-  Bytes reserve = 256 * MiB;                     ///< left free when the budget is automatic; at most an eighth of the device
+  std::string
+      cache_folder;  ///< where `devices` keeps what it measured; plans go by it. Empty: rates are measured at every start
+  Bytes reserve = 256 * MiB;  ///< left free when the budget is automatic; at most an eighth of the device
   Tier tier = Tier::automatic;
   std::optional<double> idle_unload_s;  ///< after so many seconds without a request the device is given back, after as many
                                         ///< again what is kept in host memory; none: never

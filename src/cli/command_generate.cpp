@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/cache_folder.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/log.h"
@@ -20,6 +21,7 @@ Status generate(Settings settings) {
   const CancelToken cancel;
   cancel_on_interrupt(cancel);
   settings.engine.log = log_for(settings);
+  settings.engine.cache_folder = cache_folder();
 
   Generated generated;
   {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/cache_folder.h"
 #include "cli/commands.h"
 #include "cli/log.h"
 #include "cli/report_json.h"
@@ -12,6 +13,7 @@ namespace sluice::cli {
 Status plan(Settings settings) {
   SLUICE_TRY(check_together(settings));
   settings.engine.log = log_for(settings);
+  settings.engine.cache_folder = cache_folder();
   SLUICE_ASSIGN(auto engine, Engine::open(settings.engine));
   SLUICE_ASSIGN(const auto report, engine->plan(settings.request));
   if (settings.json)

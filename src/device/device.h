@@ -129,6 +129,8 @@ class Device {
     double flops_per_s = 50e9;
   };
   virtual Rates rates() const = 0;
+  /// Takes these for rates, measured at an earlier time, where the device's name gives none. Before the first call of `rates`.
+  virtual void use_rates(const Rates&) {}
   /// Buffers alive now (for the test that their number does not grow with the blocks).
   virtual int live_buffers() const = 0;
   /// Where warnings go from now on. Not while another thread uses the device.

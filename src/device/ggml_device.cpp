@@ -377,6 +377,12 @@ bool GgmlDevice::raw_images(ggml_type type) const {
   return raw_images_[type] = same && *same;
 }
 
+void GgmlDevice::use_rates(const Rates& rates) {
+  if (!options_.link_bytes_per_s) options_.link_bytes_per_s = rates.link_bytes_per_s;
+  if (!options_.link_latency_s) options_.link_latency_s = rates.link_latency_s;
+  if (!options_.flops_per_s) options_.flops_per_s = rates.flops_per_s;
+}
+
 Device::Rates GgmlDevice::rates() const {
   std::lock_guard answers_lock(answers_mutex_);
   if (!rates_) {

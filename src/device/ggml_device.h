@@ -44,6 +44,7 @@ class GgmlDevice final : public Device {
   std::optional<Bytes> backend_now() const override;
   bool raw_images(ggml_type type) const override;
   Rates rates() const override;
+  void use_rates(const Rates& rates) override;
   int live_buffers() const override { return live_->load(); }
   void set_log(LogSink log) override { log_ = std::move(log); }
 

@@ -91,6 +91,17 @@ bool Session::outdated(const Prepared& prepared) const {
   });
 }
 
+void Session::check_backends(const Prepared& prepared) const {
+  for (const auto& part : prepared.parts) {
+    DeviceMemory& memory = *memories_[part.device];
+    const auto found = memory.device().backend_now();
+    if (found && memory.note_backend(*found))
+      options_.log(LogLevel::warning,
+                   "{}: the backend holds {} of its own, {} were planned; plans leave room for it from now on",
+                   memory.device().info().name, format_bytes(*found), format_bytes(part.backend));
+  }
+}
+
 std::vector<Site> Session::sites(const Prepared* prepared) const {
   std::vector<Site> sites;
   for (std::size_t d = 0; d < memories_.size(); ++d) sites.push_back({&memories_[d]->device(), &variants_[d], 0});
@@ -272,7 +283,7 @@ Status Session::bind_stage(Prepared& prepared, std::size_t s) {
   for (std::size_t i = 0; i < prepared.stages[s].sections().size(); ++i) {
     const Arena& arena = memories_[prepared.part(s, i).device]->arena();
     generation.push_back(arena.generation());
-    grounds.push_back({&prepared.placement(s, i).plan, &arena});
+    grounds.push_back({&prepared.placement(s, i).plan, &arena, &memories_[prepared.part(s, i).device]->device()});
   }
   auto places = places_of(prepared, s);
   Stage& stage = prepared.stages[s];

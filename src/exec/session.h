@@ -99,6 +99,9 @@ class Session {
   /// Whether a device's budget is another than `prepared` was planned in. To be asked between sweeps, after `end`: then
   /// `prepare` and `bind` again and go on; the bits stay.
   bool outdated(const Prepared& prepared) const;
+  /// Looks whether the backends hold more than was planned, now that the request's graphs have run once. If so it is said, and
+  /// `prepared` may be outdated.
+  void check_backends(const Prepared& prepared) const;
   /// SessionOptions::follow.
   Status follow() const { return options_.follow ? options_.follow() : Status{}; }
 

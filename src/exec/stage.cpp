@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "device/graph_cost.h"
+#include "exec/bound_nodes.h"
 
 namespace sluice {
 
@@ -209,13 +210,14 @@ Status Stage::bind(std::span<const Ground> grounds, std::vector<WeightPlace> pla
   }
   for (std::size_t l = 0; l < lanes_.size(); ++l)
     for (std::size_t b = 0; b < blocks(); ++b)
-      if (auto done = bind_block(l, b, addresses[section_of_[b]], store); !done)
+      if (auto done = bind_block(l, b, addresses[section_of_[b]], *grounds[section_of_[b]].device, store); !done)
         return fail_while(fmt::format("{}, block {}", spec_.name, model_->blocks[b].name), std::move(done).error());
   bound_ = true;
   return {};
 }
 
-Status Stage::bind_block(std::size_t l, std::size_t b, const std::vector<std::vector<Address>>& state, WeightStore& store) {
+Status Stage::bind_block(std::size_t l, std::size_t b, const std::vector<std::vector<Address>>& state, const Device& device,
+                         WeightStore& store) {
   BlockGraph& g = lanes_[l].blocks[b];
   const Block& block = model_->blocks[b];
   const BlockId id{spec_.component, static_cast<std::uint32_t>(b)};
@@ -242,7 +244,7 @@ Status Stage::bind_block(std::size_t l, std::size_t b, const std::vector<std::ve
       return fail(Code::device_failed, "a view was refused");
     if (!node->buffer) return fail(Code::invalid_argument, fmt::format("node {} has no place", ggml_op_desc(node)));
   }
-  return {};
+  return check_bound_nodes(device, g.graph);
 }
 
 }  // namespace sluice

@@ -67,9 +67,11 @@ class Stage {
   struct Ground {
     const StagePlan* plan = nullptr;  ///< copied
     const Arena* arena = nullptr;     ///< outlives the stage
+    const Device* device = nullptr;
   };
   /// Gives every tensor its place: weights by `places` (per block), state and workspace by the plans from arena address 0.
-  /// `grounds` is parallel to `sections`. Once per Stage. Errors: those of Arena::bind and WeightStore::bind_mapped.
+  /// `grounds` is parallel to `sections`. Once per Stage. Errors: those of Arena::bind, WeightStore::bind_mapped and
+  /// check_bound_nodes.
   Status bind(std::span<const Ground> grounds, std::vector<WeightPlace> places, WeightStore& store);
   bool bound() const { return bound_; }
   const StagePlan& plan(std::size_t section = 0) const { return plans_[section]; }
@@ -115,7 +117,8 @@ class Stage {
   void divide(const WeightStore& store);
   void find_arrivals();
   void add_state(std::size_t lane);
-  Status bind_block(std::size_t lane, std::size_t block, const std::vector<std::vector<Address>>& state, WeightStore& store);
+  Status bind_block(std::size_t lane, std::size_t block, const std::vector<std::vector<Address>>& state, const Device& device,
+                    WeightStore& store);
 
   StageSpec spec_;
   const Model* model_ = nullptr;

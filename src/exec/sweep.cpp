@@ -6,6 +6,8 @@
 #include <chrono>
 #include <new>
 
+#include "device/refusal.h"
+
 namespace sluice {
 namespace {
 // A cancel is one atomic store and wakes nobody, so a wait for a slow copy looks at it this often.
@@ -223,7 +225,7 @@ Status SweepRunner::sweep(const std::function<void(int)>& on_block) {
     };
     for (std::size_t l = 0; l < stage_.lanes(); ++l) {
       if (auto carried = carry_over(l, b); !carried) return while_running(std::move(carried).error());
-      auto end = links_[section].device().compute(stage_.graph(l, b), now_, cancel_);
+      auto end = submit(links_[section].device(), stage_.graph(l, b), now_, cancel_);
       if (!end) return while_running(std::move(end).error());
       now_ = std::max(now_, *end);
       for (const auto& dead : stage_.dead_after(l, b)) stage_.discard(dead.section, dead.address, dead.size);

@@ -7,6 +7,7 @@
 
 #include "device/device_name.h"
 #include "pipeline/budget.h"
+#include "pipeline/device_cache.h"
 
 namespace sluice {
 namespace {
@@ -74,6 +75,7 @@ Result<EngineDevices> EngineDevices::open(const EngineOptions& options) {
     if (!device_or_error) return fail_while(fmt::format("--device {}", options.device), std::move(device_or_error).error());
     auto device = *std::move(device_or_error);
     const DeviceInfo& info = device->info();
+    if (const auto rates = cached_rates(info, options.cache_folder)) device->use_rates(*rates);
     for (const auto& other : opened.devices) {
       if (other->info().name == info.name)
         return fail(Code::invalid_argument,

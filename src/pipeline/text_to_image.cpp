@@ -289,6 +289,7 @@ Status TextToImage::denoise(Prepared*& prepared, const Settings& s, const Contex
     });
     if (!outputs) return fail_while(fmt::format("step {}", sweeps + 1), std::move(outputs).error());
     first = false;
+    if (sweeps == 0) session_.check_backends(*prepared);
     for (std::size_t i = 0; i < images; ++i) {
       const auto query = samplers[i]->next();
       const std::vector<float>* cond = s.passes.cond ? &(*outputs)[i * passes][0] : nullptr;

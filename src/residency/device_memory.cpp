@@ -118,10 +118,18 @@ bool DeviceMemory::can_leave(BlockId block) const {
 
 Bytes DeviceMemory::set_aside(Bytes backend, const std::set<BlockId>& planned) const {
   const std::lock_guard lock(mutex_);
-  Bytes off = std::max(backend, share_.backend());
+  Bytes off = std::max(backend, backend_account());
   for (const Occupant& o : list())
     if (!can_leave(o.block) && !planned.contains(o.block)) off += o.size;
   return off;
+}
+
+bool DeviceMemory::note_backend(Bytes found) {
+  const std::lock_guard lock(mutex_);
+  if (found <= backend_account()) return false;
+  found_backend_ = found;
+  (void)share_.set_backend(found);  // where it does not fit, the next plan leaves room for it
+  return true;
 }
 
 bool DeviceMemory::pinned_below(Address end) const {
@@ -199,7 +207,7 @@ struct DeviceMemory::Decision {
 };
 
 Result<DeviceMemory::Decision> DeviceMemory::decide(const Need& need) const {
-  const Bytes backend = std::max(need.backend, share_.backend());
+  const Bytes backend = std::max(need.backend, backend_account());
   const Bytes capacity = capacity_beside(backend);
   Decision d;
   std::map<BlockId, Wanted> wanted;
@@ -414,7 +422,7 @@ Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
       arena_.set_chunk_size(need.chunk);
     }
     if (d.zone < zone_before) SLUICE_TRY(resize_zone(d.zone));
-    SLUICE_TRY(share_.set_backend(std::max(backend_before, need.backend)));
+    SLUICE_TRY(share_.set_backend(std::max({backend_before, found_backend_, need.backend})));
     SLUICE_TRY(resize_zone(d.zone));
     for (const Bytes size : d.room.new_shelves) {
       SLUICE_TRY(allocate([&]() -> Status {
@@ -554,7 +562,7 @@ void DeviceMemory::unuse(const void* user) {
 
 void DeviceMemory::relieve() {
   const std::lock_guard lock(mutex_);
-  const Bytes capacity = capacity_beside(share_.backend()), taken = taken_beside_backend();
+  const Bytes capacity = capacity_beside(backend_account()), taken = taken_beside_backend();
   if (taken <= capacity) return;
   std::vector<RoomOccupant> stay;
   std::vector<Occupant> staying;
@@ -639,7 +647,7 @@ void DeviceMemory::claim_zone(const void* owner, Bytes size) {
 Result<BlockId> DeviceMemory::add_cache(Bytes size) {
   const std::lock_guard lock(mutex_);
   size = align_up(size, device_.info().alignment);
-  const Bytes capacity = capacity_beside(share_.backend());
+  const Bytes capacity = capacity_beside(backend_account());
   RoomQuestion q = question(capacity, arena_.zone());
   q.wanted = {size};
   std::vector<Occupant> staying, order = in_order({}, {}, q.stay, staying);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -94,6 +95,9 @@ class DeviceMemory {
   bool pinned_below(Address end) const;
   Bytes zone() const;
   Bytes backend() const { return share_.backend(); }
+  /// What the backend was found to hold once it ran. If that is more than was booked it is booked where there is room, and
+  /// counts for every plan from now on either way. Whether it is more.
+  bool note_backend(Bytes found);
 
   /// A block that a request's plan keeps on the device.
   struct Wanted {
@@ -213,6 +217,7 @@ class DeviceMemory {
   void forget_component(ComponentId component);
   void drop_staging();
   void leave_zone(Address from, Address to, Leaving why);
+  Bytes backend_account() const { return std::max(share_.backend(), found_backend_); }
   Status resize_zone(Bytes size);
   void free_empty_shelves();
 
@@ -224,6 +229,7 @@ class DeviceMemory {
 
   mutable std::mutex mutex_;  // guards what follows
   std::optional<Bytes> budget_;
+  Bytes found_backend_ = 0;  // see note_backend
   Arena arena_;
   std::vector<Lease> lent_;
   PlaceTable places_;
