@@ -4,30 +4,70 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
+#include "device/device_name.h"
 #include "pipeline/plan_report.h"
 
 namespace sluice::golden {
 
 Rig::~Rig() {
   session.reset();
-  memory.reset();
+  memories.clear();
   store.reset();
+}
+
+std::vector<std::size_t> Rig::places() const {
+  std::vector<std::size_t> all(devices.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+void Rig::set_budget(std::optional<Bytes> budget) {
+  session->release();
+  for (auto& memory : memories) memory->set_budget(budget);
+  for (auto& device : devices) device->ledger().reset_peak();  // what opening it and the budget before took
+}
+
+Status Rig::check_peaks(std::optional<Bytes> budget) const {
+  for (const auto& device : devices)
+    if (const Bytes peak = device->ledger().report().peak; budget && peak > *budget)
+      return fail(Code::device_failed,
+                  fmt::format("{} bytes of {} were used, the budget is {}", peak, device->info().name, *budget));
+  return {};
 }
 
 Result<Rig> open_rig(const Setup& setup) {
   Rig rig;
-  SLUICE_ASSIGN(rig.device, open_device(setup.device));
-  rig.store = std::make_unique<WeightStore>(*rig.device, WeightStore::Options{});
-  rig.memory = std::make_unique<DeviceMemory>(*rig.device, *rig.store, DeviceMemory::Options{setup.budget, {}, {}});
-  rig.session = std::make_unique<Session>(std::vector<DeviceMemory*>{rig.memory.get()}, *rig.store, SessionOptions{});
+  std::vector<Device*> devices;
+  std::vector<DeviceMemory*> memories;
+  SLUICE_ASSIGN(const auto names, split_device_list(setup.device));
+  for (const auto& name : names) {
+    SLUICE_ASSIGN(auto device, open_device(name));
+    devices.push_back(device.get());
+    rig.devices.push_back(std::move(device));
+  }
+  rig.store = std::make_unique<WeightStore>(devices, WeightStore::Options{});
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    rig.memories.push_back(
+        std::make_unique<DeviceMemory>(*devices[i], *rig.store, DeviceMemory::Options{setup.budget, {}, {}, i}));
+    memories.push_back(rig.memories.back().get());
+  }
+  rig.session = std::make_unique<Session>(memories, *rig.store, SessionOptions{});
   return rig;
 }
 
-std::vector<std::optional<Bytes>> budgets_for(const Setup& setup, Bytes smallest, Bytes full) {
-  if (!setup.sweep) return {setup.budget};
+Result<std::vector<std::optional<Bytes>>> budgets_for(const Setup& setup, Rig& rig, const std::vector<StageSpec>& specs) {
+  std::vector<std::optional<Bytes>> out{setup.budget};
+  if (!setup.sweep) return out;
+  SLUICE_ASSIGN(Prepared* const prepared, rig.session->prepare(specs));
+  Bytes smallest = 0, full = 0;
+  for (const auto& device : plan_report(*prepared, *rig.store, *rig.session).devices) {
+    smallest = std::max(smallest, device.smallest);
+    full = std::max(full, device.full);
+  }
   constexpr Bytes kBudgets = 8;
-  std::vector<std::optional<Bytes>> out;
+  out.clear();
   for (Bytes i = 0; i < kBudgets; ++i) out.emplace_back(smallest + (full - std::min(full, smallest)) * i / (kBudgets - 1));
   return out;
 }
@@ -43,8 +83,8 @@ std::size_t input_index(const Model& model, Value value) {
 
 namespace {
 
-ComponentSpec spec_of(const char* name, const Component& component) {
-  ComponentSpec spec{name, component.model.get(), {}};
+ComponentSpec spec_of(const char* name, const Component& component, std::vector<std::size_t> devices) {
+  ComponentSpec spec{name, component.model.get(), {}, std::move(devices)};
   for (const auto& block : component.origins) {
     std::vector<WeightSource> sources;
     for (const auto& origin : block) sources.push_back({origin.file, origin.tensor});
@@ -81,25 +121,14 @@ bool same_bits(const std::vector<LaneOutputs>& a, const std::vector<LaneOutputs>
 Result<std::vector<LaneOutputs>> run_network(const Setup& setup, const char* name, const Component& component,
                                              const std::vector<Shape>& shapes, const std::vector<LaneInputs>& lanes) {
   SLUICE_ASSIGN(auto rig, open_rig(setup));
-  SLUICE_ASSIGN(const auto id, rig.store->add(spec_of(name, component)));
+  SLUICE_ASSIGN(const auto id, rig.store->add(spec_of(name, component, rig.places())));
   const std::vector<StageSpec> specs{{name, id, std::vector<LaneShape>(lanes.size(), LaneShape{shapes}), 1}};
-  Bytes smallest = 0, full = 0;
-  if (setup.sweep) {
-    SLUICE_ASSIGN(Prepared* const prepared, rig.session->prepare(specs));
-    const auto report = plan_report(*prepared, *rig.store, *rig.session);
-    smallest = report.smallest;
-    full = report.full;
-  }
   std::vector<LaneOutputs> first;
-  for (const auto budget : budgets_for(setup, smallest, full)) {
-    rig.session->release();
-    rig.memory->set_budget(budget);
-    rig.device->ledger().reset_peak();  // what opening the device and the budget before took
+  SLUICE_ASSIGN(const auto budgets, budgets_for(setup, rig, specs));
+  for (const auto budget : budgets) {
+    rig.set_budget(budget);
     SLUICE_ASSIGN(auto outputs, run_once(*rig.session, specs, lanes));
-    if (budget && rig.device->ledger().report().peak > *budget) {
-      return fail(Code::device_failed,
-                  fmt::format("{} used {} bytes of a budget of {}", name, rig.device->ledger().report().peak, *budget));
-    }
+    SLUICE_TRY(rig.check_peaks(budget));
     if (first.empty())
       first = std::move(outputs);
     else if (!same_bits(first, outputs))

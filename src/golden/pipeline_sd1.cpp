@@ -74,26 +74,17 @@ Result<std::vector<Measured>> run_pipeline_sd1(const Case& one, const Setup& set
   SLUICE_ASSIGN(const auto request, request_of(one.meta.at("params")));
   std::unique_ptr<LoadedModel> model;  // declared first: store and session look at its networks to their end
   SLUICE_ASSIGN(auto rig, open_rig(setup));
-  SLUICE_ASSIGN(model, load_model(one.path(one.meta.at("weights").at(0)), *system_files(), *rig.store, {}));
+  const auto places = rig.places();
+  SLUICE_ASSIGN(model,
+                load_model(one.path(one.meta.at("weights").at(0)), *system_files(), *rig.store, {}, {places, places, places}));
   SLUICE_ASSIGN(const auto settings, check_request(request, model->rule));
-
-  Bytes smallest = 0, full = 0;
-  if (setup.sweep) {
-    SLUICE_ASSIGN(const auto specs, TextToImage(*model, *rig.store, *rig.session).stages(settings));
-    SLUICE_ASSIGN(Prepared* const prepared, rig.session->prepare(specs));
-    const auto report = plan_report(*prepared, *rig.store, *rig.session);
-    smallest = report.smallest;
-    full = report.full;
-  }
+  SLUICE_ASSIGN(const auto specs, TextToImage(*model, *rig.store, *rig.session).stages(settings));
   Trace first;
-  for (const auto budget : budgets_for(setup, smallest, full)) {
-    rig.session->release();
-    rig.memory->set_budget(budget);
-    rig.device->ledger().reset_peak();
+  SLUICE_ASSIGN(const auto budgets, budgets_for(setup, rig, specs));
+  for (const auto budget : budgets) {
+    rig.set_budget(budget);
     SLUICE_ASSIGN(auto trace, draw(*model, rig, settings));
-    if (const auto peak = rig.device->ledger().report().peak; budget && peak > *budget) {
-      return fail(Code::device_failed, fmt::format("used {} bytes of a budget of {}", peak, *budget));
-    }
+    SLUICE_TRY(rig.check_peaks(budget));
     if (first.empty())
       first = std::move(trace);
     else if (!same_bits(first, trace))
