@@ -138,7 +138,7 @@ TEST_CASE("a dip below the smallest budget is a refusal with the numbers, and ov
 namespace {
 
 enum class Becomes {
-  figure,       ///< a budget in bytes, by the report
+  figure,       ///< a budget in bytes, by the report as far as it can be: never more than the total
   unlimited,    ///< allocation itself decides
   over_budget,  ///< refused, with the smallest budget that works
   invalid,      ///< refused when the engine is opened: there is nothing to leave free of
@@ -162,12 +162,12 @@ std::vector<HostileRow> hostile_rows(Bytes smallest, Bytes memory) {
       {"free memory of a device that has none", memory, 0, false, unlimited, invalid},
       {"2^64 - 1 of both", kMost, kMost, false, unlimited, invalid},
       {"nothing free of 2^64 - 1", 0, kMost, false, unlimited, invalid},
-      {"one byte more free than there is", memory + 1, memory, false, unlimited, invalid},
-      {"twice as much free", 2 * memory, memory, false, unlimited, invalid},
-      {"2^64 - 1 free", kMost, memory, false, unlimited, invalid},
-      {"one byte below zero", Bytes{0} - 1, memory, false, unlimited, invalid},
-      {"1 MiB below zero, as a huge number", Bytes{0} - MiB, memory, false, unlimited, invalid},
-      {"the same of a device smaller than a request", Bytes{0} - MiB, smallest / 2, false, unlimited, invalid},
+      {"one byte more free than there is", memory + 1, memory, false, figure, figure},
+      {"twice as much free", 2 * memory, memory, false, figure, figure},
+      {"2^64 - 1 free", kMost, memory, false, figure, figure},
+      {"one byte below zero", Bytes{0} - 1, memory, false, figure, figure},
+      {"1 MiB below zero, as a huge number", Bytes{0} - MiB, memory, false, figure, figure},
+      {"the same of a device smaller than a request", Bytes{0} - MiB, smallest / 2, false, over_budget, over_budget},
   };
 }
 
@@ -186,10 +186,10 @@ TEST_CASE("hostile reports when an engine is opened: what becomes of an automati
       Bytes bytes;
     };
     // Nothing is ever taken of what was to stay free, and an explicit budget is what was asked for, whatever is reported.
-    const Bytes keep = std::min(kReserve, row.total / 8);
+    const Bytes keep = std::min(kReserve, row.total / 8), free = std::min(row.free, row.total);
     const Asked all[] = {
-        {{}, row.automatic, row.free - std::min(keep, row.free)},
-        {{Budget::Kind::leave_free, leave}, row.leave_free, row.free - std::min(leave, row.free)},
+        {{}, row.automatic, free - std::min(keep, free)},
+        {{Budget::Kind::leave_free, leave}, row.leave_free, free - std::min(leave, free)},
         {{Budget::Kind::bytes, l.smallest}, Becomes::figure, l.smallest},
     };
     for (const Asked& asked : all) {

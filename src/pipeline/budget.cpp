@@ -18,7 +18,8 @@ Bytes automatic_reserve(Bytes reserve, Bytes total) { return std::min(reserve, t
 Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& device, Bytes held, Bytes reserve) {
   if (budget.kind == Budget::Kind::bytes) return std::optional<Bytes>(budget.value);
   const MemoryView memory = device.memory();
-  if (!memory.known) {
+  // Where free is more than there is, our own books say what is left of the total.
+  if (memory.total == 0) {
     if (budget.kind == Budget::Kind::automatic) return std::optional<Bytes>();
     return fail(Code::invalid_argument,
                 fmt::format("{} does not say how much memory it has: give the device budget as a size, for example 4GiB",
@@ -48,10 +49,10 @@ Result<std::vector<std::optional<Bytes>>> resolve_budgets(const std::vector<Budg
   }
   const auto alone = budgets;
   for (std::size_t i = 0; i < questions.size(); ++i) {
-    if (questions[i].budget.kind == Budget::Kind::bytes || !alone[i]) continue;
+    if (questions[i].budget.kind == Budget::Kind::bytes || questions[i].fallback || !alone[i]) continue;
     Bytes pool = 0, sized = 0, others = 0;
     for (std::size_t j = 0; j < questions.size(); ++j) {
-      if (&questions[j].device->ledger() != &questions[i].device->ledger() || !alone[j]) continue;
+      if (&questions[j].device->ledger() != &questions[i].device->ledger() || questions[j].fallback || !alone[j]) continue;
       if (questions[j].budget.kind == Budget::Kind::bytes) {
         sized += *alone[j];
       } else {

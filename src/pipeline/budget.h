@@ -13,16 +13,17 @@ namespace sluice {
 Bytes automatic_reserve(Bytes reserve, Bytes total);
 
 /// The bytes a budget means on a device as it is now. A number always wins over the measurement. Else, with `held` the bytes
-/// that the asker holds there already and may use again, clamp(free + held − what is to stay free, 0, total). None: nothing is
-/// known and nothing was asked, so allocation itself decides. Errors: invalid_argument (leave_free of more than there is, or
-/// where the total is unknown).
+/// that the asker holds there already and may use again, clamp(free + held − what is to stay free, 0, total), where free is by
+/// our own books if the report says more than the total. None: the total is not known and nothing was asked, so allocation
+/// itself decides. Errors: invalid_argument (leave_free of more than there is, or where the total is unknown).
 Result<std::optional<Bytes>> resolve_budget(const Budget& budget, const Device& device, Bytes held, Bytes reserve);
 
 /// Whose budget is asked for.
 struct BudgetQuestion {
   Budget budget;
   Device* device = nullptr;
-  Bytes held = 0;  ///< as in resolve_budget
+  Bytes held = 0;         ///< as in resolve_budget
+  bool fallback = false;  ///< hardly ever used: takes nothing from the others of its pool
 };
 /// The budgets of several devices. Those that have one ledger (an integrated device and the CPU) live in one pool, which is
 /// counted once: what they mean together is no more than what it has, the bytes of sized budgets are taken off first, and the

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "device/sim_device.h"
+#include "exec/test_null_device.h"
 
 using namespace sluice;
 
@@ -59,14 +60,25 @@ TEST_CASE("automatic budget: what the asker holds counts as its own, also where 
   CHECK(automatic(24 * MiB, 24 * MiB, 18 * MiB, 256 * MiB) == 21 * MiB);
 }
 
-// Reports of 0, of 2^64−1 and of more free than there is.
+TEST_CASE("hostile reports: more free than there is means the total, less what our books have there") {
+  constexpr Bytes kMost = ~Bytes{0};
+  for (const Bytes free : {25 * MiB, kMost, kMost - 5 * MiB}) {
+    const auto device = device_reporting(free, 24 * MiB);
+    CHECK(*resolve_budget({}, *device, 0, 256 * MiB) == 21 * MiB);
+    CHECK(*resolve_budget({Budget::Kind::leave_free, MiB}, *device, 0, 256 * MiB) == 23 * MiB);
+    const auto lease = device->ledger().reserve(Use::arena, 10 * MiB);
+    CHECK(*resolve_budget({}, *device, 0, 256 * MiB) == 11 * MiB);
+    CHECK(*resolve_budget({}, *device, 4 * MiB, 256 * MiB) == 15 * MiB);
+  }
+}
+
+// Reports of 0 and of 2^64−1.
 TEST_CASE("hostile reports: unknown means no budget, never a wrapped number; a budget in bytes wins over all of them") {
   constexpr Bytes kMost = ~Bytes{0};
   struct Report {
     Bytes free, total;
   };
-  for (const Report r :
-       {Report{0, 0}, Report{kMost, kMost}, Report{25 * MiB, 24 * MiB}, Report{kMost, 24 * MiB}, Report{0, kMost}}) {
+  for (const Report r : {Report{0, 0}, Report{kMost, kMost}, Report{24 * MiB, 0}, Report{0, kMost}}) {
     CAPTURE(r.free);
     CAPTURE(r.total);
     const auto device = device_reporting(r.free, r.total);
@@ -91,4 +103,27 @@ TEST_CASE("leave_free: exact, counts what is held, refused where it is more than
   const auto refused = resolve_budget(leave, *device_reporting(4 * MiB, 24 * MiB), 0, 256 * MiB);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == Code::invalid_argument);
+}
+
+TEST_CASE("resolve_budgets: devices of one pool share it, others do not") {
+  struct Pooled final : test::NullDevice {
+    Pooled(Ledger& pool, Bytes free, Bytes total) : NullDevice(32, GiB), pool_(pool), free_(free), total_(total) {}
+    Ledger& ledger() override { return pool_; }
+    MemoryView memory() const override { return {free_, total_, true}; }
+    Ledger& pool_;
+    Bytes free_, total_;
+  };
+  Ledger pool, card_books;
+  Pooled cpu(pool, 24 * MiB, 32 * MiB), integrated(pool, 24 * MiB, 32 * MiB), card(card_books, 8 * MiB, 8 * MiB);
+  const auto resolve = [&](const Budget& one, const Budget& other) {
+    const auto budgets = resolve_budgets({{one, &cpu, 0}, {other, &integrated, 0}, {{}, &card, 0}}, 0);
+    REQUIRE(budgets);
+    CHECK((*budgets)[2] == 8 * MiB);
+    return std::pair((*budgets)[0], (*budgets)[1]);
+  };
+  CHECK(resolve({}, {}) == std::pair(std::optional(12 * MiB), std::optional(12 * MiB)));
+  CHECK(resolve({Budget::Kind::bytes, 20 * MiB}, {}) == std::pair(std::optional(20 * MiB), std::optional(4 * MiB)));
+  CHECK(resolve({Budget::Kind::bytes, 30 * MiB}, {}) == std::pair(std::optional(30 * MiB), std::optional(Bytes{0})));
+  CHECK(resolve({Budget::Kind::leave_free, 8 * MiB}, {}) ==
+        std::pair(std::optional(Bytes{10066329}), std::optional(Bytes{15099494})));
 }

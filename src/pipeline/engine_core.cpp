@@ -107,7 +107,8 @@ Result<EngineDevices> EngineDevices::open(const EngineOptions& options) {
     opened.budgets.push_back({});
   }
   std::vector<BudgetQuestion> questions;
-  for (std::size_t i = 0; i < opened.devices.size(); ++i) questions.push_back({opened.budgets[i], opened.devices[i].get(), 0});
+  for (std::size_t i = 0; i < opened.devices.size(); ++i)
+    questions.push_back({opened.budgets[i], opened.devices[i].get(), 0, i == opened.fallback});
   SLUICE_ASSIGN(opened.allowed, resolve_budgets(questions, options.reserve));
   return opened;
 }
@@ -124,7 +125,8 @@ Status EngineCore::follow() {
   std::vector<BudgetQuestion> questions;
   {
     const std::lock_guard lock(mutex);
-    for (std::size_t i = 0; i < devices.size(); ++i) questions.push_back({budgets[i], devices[i].get(), memories[i]->taken()});
+    for (std::size_t i = 0; i < devices.size(); ++i)
+      questions.push_back({budgets[i], devices[i].get(), memories[i]->taken(), i == fallback});
   }
   SLUICE_ASSIGN(const auto allowed, resolve_budgets(questions, options.reserve));
   for (std::size_t i = 0; i < devices.size(); ++i) {
