@@ -63,6 +63,20 @@ struct DeviceBufferDeleter {
 };
 using DeviceBuffer = std::unique_ptr<ggml_backend_buffer, DeviceBufferDeleter>;
 
+class Device;
+
+/// That the rows of weights may lie spread over several devices while one of them computes.
+struct RowSplitOffer {
+  const void* family = nullptr;  ///< devices of one family can share; never read through
+  int card = 0;                  ///< the order in which the family's devices get rows
+  bool last = true;  ///< the family has no later card: without the last one, rows left over would lie unbooked on it
+};
+/// A device's part of such weights.
+struct RowShare {
+  Device* device = nullptr;
+  float share = 0;  ///< of the rows; they need not sum to 1
+};
+
 /// Who moves bytes to a device. On the simulated device each has a clock of its own, so that virtual time does not depend on
 /// which of the two threads comes first; state is small beside weights, so its share of the link may be left out.
 enum class Transfer {
@@ -83,9 +97,26 @@ class Device {
   /// One driver allocation of exactly `size` bytes; the caller holds a lease for them.
   /// Errors: device_oom (names device, bytes asked, bytes free), invalid_argument for 0 bytes.
   virtual Result<DeviceBuffer> allocate(Bytes size) = 0;
+  /// Whether rows of weights may lie on other devices while this one computes with them. None: they cannot.
+  virtual std::optional<RowSplitOffer> row_split() const { return std::nullopt; }
+  /// Memory for weights whose rows lie spread over `shares` (this device among them, all of one family, in the order of their
+  /// cards). `tensors` (2-D, contiguous, without memory) get their place in it; other tensors may refer to the same place by
+  /// buffer, data and extra. A weight in it is filled whole by one `set`, and read by matrix products on this device alone.
+  /// Without tensors: takes nothing, and stands for such a buffer where `supports` is asked. The caller holds leases on every
+  /// device. Errors: unsupported, device_oom.
+  virtual Result<DeviceBuffer> allocate_split(std::span<ggml_tensor* const> tensors, std::span<const RowShare> shares);
+
   /// Host memory for staging and images, from the device's host buffer type where it has one; page-aligned. Where the driver
   /// hands out an ordinary buffer instead, `pinned()` is false and the log is told once. Errors: device_oom.
   virtual Result<std::unique_ptr<HostBuffer>> allocate_host(Bytes size) = 0;
+
+  /// Makes host memory the device's own without a copy, to be read only, where its memory is the host's and its driver can:
+  /// `bytes` starts and ends on a page (the last page counts whole) and outlives the buffer. Nothing is leased. Errors:
+  /// unsupported, device_failed.
+  virtual Result<DeviceBuffer> map_host(std::span<const std::byte> bytes) {
+    (void)bytes;
+    return fail(Code::unsupported, info().name + " does not use the host's memory in place");
+  }
 
   /// Copies host bytes into `tensor` at `offset`, in pieces of at most 16 MiB, not starting before `not_before`.
   /// Synchronous; the cancel token is looked at before each piece. Errors: device_failed, cancelled, invalid_argument (beyond
@@ -108,8 +139,8 @@ class Device {
   /// need no memory bound and have none afterwards. On CPU devices it is exact, repeatable and without margin: the work buffer
   /// that ggml plans for the graphs at the device's thread count; nothing is computed. Elsewhere graphs not seen before are
   /// computed once, in memory leased for that while, and what free memory falls by meanwhile is what the backend took; that and
-  /// kMeasuredMargin is the answer. Where the driver reports the host's memory as its own, or nothing to believe, or there is no
-  /// room, it is kBackendMargin instead. What other programs take within that moment counts too. Errors: device_failed.
+  /// kMeasuredMargin is the answer. Where the driver reports the host's memory as its own, or nothing to believe, or there is
+  /// no room, it is kBackendMargin instead. What other programs take within that moment counts too. Errors: device_failed.
   virtual Result<Bytes> measure_backend(std::span<ggml_cgraph* const> graphs) = 0;
   /// What the backend itself seems to hold now: exact on CPU devices; elsewhere what was measured, and what the report of free
   /// memory has fallen by since without our doing, other programs' included. None where that is not known. Threads: any.

@@ -1,11 +1,13 @@
 #include "device/ggml_device.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <chrono>
 #include <cmath>
 #include <exception>
 #include <new>
+#include <string_view>
 #include <thread>
 
 #include "base/host_memory.h"
@@ -17,6 +19,8 @@
 
 namespace sluice {
 namespace {
+
+constexpr Bytes kPage = 4096;  // what graphics drivers count host memory in
 
 Moment now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -79,6 +83,25 @@ bool lives_in_host(ggml_backend_dev_t dev) {
     return false;
   }
   return total > 0 && total == host;
+}
+
+/// More cards than any backend has. ggml-cuda reads 16 shares, however many cards there are.
+constexpr std::size_t kMostCards = 64;
+
+/// What makes buffers for weights whose rows are spread over the backend's cards; nullptr: it does not.
+ggml_backend_split_buffer_type_t split_buffer_type_of(ggml_backend_dev_t dev) {
+  ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(dev);
+  // SYCL's function of this name has another signature (ggml-sycl.h): to call it would be undefined.
+  if (!reg || std::string_view(ggml_backend_reg_name(reg)) == "SYCL") return nullptr;
+  return reinterpret_cast<ggml_backend_split_buffer_type_t>(
+      ggml_backend_reg_get_proc_address(reg, "ggml_backend_split_buffer_type"));
+}
+
+int card_of(ggml_backend_dev_t dev) {
+  ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(dev);
+  for (std::size_t i = 0; i < ggml_backend_reg_dev_count(reg); ++i)
+    if (ggml_backend_reg_dev_get(reg, i) == dev) return static_cast<int>(i);
+  return -1;
 }
 
 /// As many as the process may run on.
@@ -223,6 +246,52 @@ Result<DeviceBuffer> GgmlDevice::allocate(Bytes size) {
   });
 }
 
+std::optional<RowSplitOffer> GgmlDevice::row_split() const {
+  const int card = card_of(dev_);
+  if (!split_buffer_type_of(dev_) || card < 0 || card >= static_cast<int>(kMostCards)) return std::nullopt;
+  ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(dev_);
+  return RowSplitOffer{reg, card, card + 1 == static_cast<int>(ggml_backend_reg_dev_count(reg))};
+}
+
+Result<DeviceBuffer> GgmlDevice::allocate_split(std::span<ggml_tensor* const> tensors, std::span<const RowShare> shares) {
+  const auto offer = row_split();
+  std::array<float, kMostCards> split{};
+  for (const RowShare& share : shares) {
+    const auto other = share.device->row_split();
+    if (!offer || !other || other->family != offer->family)
+      return fail(Code::unsupported, info_.name + " cannot share the rows of weights with " + share.device->info().name);
+    split[static_cast<std::size_t>(other->card)] = share.share;
+  }
+  if (!offer) return Device::allocate_split(tensors, shares);
+  return guarded(info_.name, "allocating", [&]() -> Result<DeviceBuffer> {
+    ggml_backend_buffer_type_t type = split_buffer_type_of(dev_)(offer->card, split.data());
+    if (!type || !ggml_backend_dev_supports_buft(dev_, type))
+      return fail(Code::unsupported, info_.name + " does not read weights whose rows are spread");
+    std::vector<Bytes> offsets;
+    Bytes size = 0;
+    for (const ggml_tensor* tensor : tensors) {
+      offsets.push_back(size);
+      size += align_up(ggml_backend_buft_get_alloc_size(type, tensor), ggml_backend_buft_get_alignment(type));
+    }
+    ggml_backend_buffer_ptr buffer{ggml_backend_buft_alloc_buffer(type, static_cast<std::size_t>(size))};
+    if (!buffer)
+      return fail(Code::device_oom, info_.name + " refuses " + format_bytes(size) + " for weights whose rows are spread", size,
+                  memory().free);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      auto* at = static_cast<std::byte*>(ggml_backend_buffer_get_base(buffer.get())) + static_cast<std::size_t>(offsets[i]);
+      if (ggml_backend_tensor_alloc(buffer.get(), tensors[i], at) != GGML_STATUS_SUCCESS)
+        return fail(Code::device_oom, info_.name + " has no memory for a weight whose rows are spread", ggml_nbytes(tensors[i]),
+                    memory().free);
+    }
+    const int counted = tensors.empty() ? 0 : 1;
+    live_->fetch_add(counted);
+    return DeviceBuffer{buffer.release(), DeviceBufferDeleter{[live = live_, counted](ggml_backend_buffer_t gone) {
+                          ggml_backend_buffer_free(gone);
+                          live->fetch_sub(counted);
+                        }}};
+  });
+}
+
 Result<std::unique_ptr<HostBuffer>> GgmlDevice::allocate_host(Bytes size) {
   ggml_backend_buffer_type_t host_type = ggml_backend_dev_host_buffer_type(dev_);
   // ggml's CPU device may name its own buffer type here, which is pageable.
@@ -241,13 +310,35 @@ Result<std::unique_ptr<HostBuffer>> GgmlDevice::allocate_host(Bytes size) {
   return allocate_pageable(info_.name, size);
 }
 
+Result<DeviceBuffer> GgmlDevice::map_host(std::span<const std::byte> bytes) {
+  ggml_backend_dev_props props{};
+  ggml_backend_dev_get_props(dev_, &props);
+  if (!info_.host_memory || !props.caps.buffer_from_host_ptr)
+    return fail(Code::unsupported, info_.name + " does not use the host's memory in place");
+  return guarded(info_.name, "mapping host memory", [&]() -> Result<DeviceBuffer> {
+    // ggml's interface has no const buffers; a write through this one would fault, as it should. Graphics drivers take whole
+    // pages.
+    auto* data = const_cast<std::byte*>(bytes.data());
+    const std::size_t size = info_.kind == DeviceKind::cpu ? bytes.size() : align_up(bytes.size(), kPage);
+    ggml_backend_buffer_t buffer = info_.kind == DeviceKind::cpu
+                                       ? ggml_backend_cpu_buffer_from_ptr(data, size)
+                                       : ggml_backend_dev_buffer_from_host_ptr(dev_, data, size, size);
+    if (!buffer) return fail(Code::unsupported, info_.name + " cannot use this memory of the host in place");
+    return DeviceBuffer{buffer, DeviceBufferDeleter{[](ggml_backend_buffer_t gone) { ggml_backend_buffer_free(gone); }}};
+  });
+}
+
 Result<Moment> GgmlDevice::set(ggml_tensor* tensor, Bytes offset, std::span<const std::byte> data, Moment,
                                const CancelToken& cancel, Transfer) {
   SLUICE_TRY(check_range(tensor, offset, data.size()));
+  // Weights whose rows are spread are taken whole or not at all (ggml asserts it). Nothing else is in a buffer of another type.
+  ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
+  const bool whole = info_.kind != DeviceKind::cpu && ggml_backend_buffer_get_type(buffer) != buffer_type_;
+  const Bytes most = whole ? std::max<Bytes>(data.size(), 1) : kCopyPiece;
   return guarded(info_.name, "copying to it", [&]() -> Result<Moment> {
     for (Bytes done = 0; done < data.size();) {
       if (cancel.cancelled()) return fail(Code::cancelled, "cancelled while copying to " + info_.name);
-      const Bytes piece = std::min<Bytes>(kCopyPiece, data.size() - done);
+      const Bytes piece = std::min<Bytes>(most, data.size() - done);
       ggml_backend_tensor_set(tensor, data.data() + done, static_cast<std::size_t>(offset + done),
                               static_cast<std::size_t>(piece));
       done += piece;

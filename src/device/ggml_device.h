@@ -33,7 +33,10 @@ class GgmlDevice final : public Device {
   MemoryView memory() const override;
   ggml_backend_buffer_type_t buffer_type() const override { return buffer_type_; }
   Result<DeviceBuffer> allocate(Bytes size) override;
+  std::optional<RowSplitOffer> row_split() const override;
+  Result<DeviceBuffer> allocate_split(std::span<ggml_tensor* const> tensors, std::span<const RowShare> shares) override;
   Result<std::unique_ptr<HostBuffer>> allocate_host(Bytes size) override;
+  Result<DeviceBuffer> map_host(std::span<const std::byte> bytes) override;
   Result<Moment> set(ggml_tensor* tensor, Bytes offset, std::span<const std::byte> data, Moment not_before,
                      const CancelToken& cancel, Transfer transfer = Transfer::weights) override;
   Result<Moment> get(const ggml_tensor* tensor, Bytes offset, std::span<std::byte> data, Moment not_before) override;

@@ -16,14 +16,21 @@ bool MappedFile::aligned(Bytes offset, Bytes alignment) const {
   return base % alignment == 0 && offset % alignment == 0;
 }
 
-Status MappedFile::bind(ggml_tensor* tensor, Bytes offset) {
-  // ggml's interface has no const buffers; a write through this one would fault, as it should.
-  auto* base = const_cast<std::byte*>(bytes().data());
-  if (!buffer_) {
-    buffer_.reset(ggml_backend_cpu_buffer_from_ptr(base, bytes().size()));
-    if (!buffer_) return fail(Code::device_failed, file_->path() + ": ggml made no buffer over the mapping");
+bool MappedFile::map_on(Device& device) {
+  auto found = buffers_.find(&device);
+  if (found == buffers_.end()) {
+    auto buffer = device.map_host(bytes());
+    found = buffers_.emplace(&device, buffer ? *std::move(buffer) : DeviceBuffer{}).first;
   }
-  if (ggml_backend_tensor_alloc(buffer_.get(), tensor, base + offset) != GGML_STATUS_SUCCESS)
+  return found->second != nullptr;
+}
+
+Status MappedFile::bind(const Device& device, ggml_tensor* tensor, Bytes offset) {
+  const auto found = buffers_.find(&device);
+  if (found == buffers_.end() || !found->second)
+    return fail(Code::device_failed, file_->path() + ": " + device.info().name + " has no buffer over the mapping");
+  auto* base = static_cast<char*>(ggml_backend_buffer_get_base(found->second.get()));
+  if (ggml_backend_tensor_alloc(found->second.get(), tensor, base + offset) != GGML_STATUS_SUCCESS)
     return fail(Code::device_failed, file_->path() + ": ggml could not bind '" + tensor->name + "' to the mapping");
   return {};
 }

@@ -1,13 +1,15 @@
 #pragma once
 
+#include <map>
 #include <memory>
 
-#include "ggml-cpp.h"
+#include "device/device.h"
 #include "io/file.h"
 
 namespace sluice {
 
-/// A file's mapping, and the ggml buffer over it that weights used in place are bound to. One per file and store.
+/// A file's mapping, and for each device that uses it in place the buffer over it that weights are bound to. One per file and
+/// store; goes before the devices.
 class MappedFile {
  public:
   /// Errors: io.
@@ -21,16 +23,18 @@ class MappedFile {
   void will_need(Bytes offset, Bytes size) const { mapping_->will_need(offset, size); }
   /// Whether a tensor may lie at `offset`: ggml wants its buffers' base and tensors aligned.
   bool aligned(Bytes offset, Bytes alignment) const;
-  /// Binds a tensor without memory to the bytes at `offset`, which is aligned and has the tensor's size inside the file.
-  /// The pages are read-only: weights are never written. Errors: device_failed. Not thread safe.
-  Status bind(ggml_tensor* tensor, Bytes offset);
+  /// Makes the device's buffer over the mapping, once; whether there is one. Not thread safe.
+  bool map_on(Device& device);
+  /// Binds a tensor without memory to the bytes at `offset`, which is aligned and has the tensor's size inside the file, on a
+  /// device with a buffer. The pages are read-only: weights are never written. Errors: device_failed. Not thread safe.
+  Status bind(const Device& device, ggml_tensor* tensor, Bytes offset);
 
  private:
   MappedFile(std::shared_ptr<const File> file, std::shared_ptr<const Mapping> mapping)
       : file_(std::move(file)), mapping_(std::move(mapping)) {}
   std::shared_ptr<const File> file_;
   std::shared_ptr<const Mapping> mapping_;
-  ggml_backend_buffer_ptr buffer_;  // made at the first bind
+  std::map<const Device*, DeviceBuffer> buffers_;  // null: the device was asked and cannot
 };
 
 }  // namespace sluice

@@ -19,6 +19,7 @@ class TestDevice final : public Device {
   std::atomic<int> host_allocations = 0;       ///< so far; threads that fetch allocate at once
   std::atomic<int> fail_host_allocation = -1;  ///< the n-th from now on (0: the next) fails
   ggml_type no_raw = GGML_TYPE_COUNT;
+  bool maps = true;   ///< uses host memory in place, where its kind does
   bool pins = false;  ///< host memory is said to be pinned; for kinds other than the CPU
 
   const DeviceInfo& info() const override { return info_; }
@@ -30,6 +31,11 @@ class TestDevice final : public Device {
     if (fail_host_allocation-- == 0) return fail(Code::device_oom, "no host memory", size);
     ++host_allocations;
     return std::make_unique<Memory>(size, pins);
+  }
+  Result<DeviceBuffer> map_host(std::span<const std::byte> bytes) override {
+    if (!maps) return fail(Code::unsupported, "test device");
+    return DeviceBuffer(ggml_backend_cpu_buffer_from_ptr(const_cast<std::byte*>(bytes.data()), bytes.size()),
+                        {[](ggml_backend_buffer_t gone) { ggml_backend_buffer_free(gone); }});
   }
   Result<Moment> set(ggml_tensor*, Bytes, std::span<const std::byte>, Moment, const CancelToken&, Transfer) override {
     return fail(Code::unsupported, "test device");

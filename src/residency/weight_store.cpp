@@ -133,17 +133,18 @@ struct WeightStore::Impl {
 
   bool in_place_device(const Device& device) const {
     // The simulated device's memory is its own by definition: it proves that nothing else is used.
-    return options.tier == HostTier::mapped && device.info().host_memory && device.info().kind == DeviceKind::cpu;
+    return options.tier == HostTier::mapped && device.info().host_memory && device.info().kind != DeviceKind::simulated;
   }
 
   bool block_mappable(const Component& c, std::size_t block) const {
     const BlockLayout& layout = c.layouts[block];
-    const Device& device = *devices[c.device_of[block]];
+    Device& device = *devices[c.device_of[block]];
     if (!in_place_device(device) || layout.tensors.empty()) return false;
     for (std::size_t w = 0; w < layout.tensors.size(); ++w) {
       const WeightRecipe& recipe = c.recipes[block][w];
       const Bytes alignment = std::max<Bytes>(device.info().alignment, ggml_backend_buft_get_alignment(device.buffer_type()));
-      if (!recipe.identity || !c.mapping_of(recipe).aligned(recipe.begin, alignment)) return false;
+      MappedFile& mapping = c.mapping_of(recipe);
+      if (!recipe.identity || !mapping.aligned(recipe.begin, alignment) || !mapping.map_on(device)) return false;
     }
     return true;
   }
@@ -776,7 +777,7 @@ Result<bool> WeightStore::bind_mapped(BlockId block, std::size_t weight, ggml_te
                             component->model->blocks[block.block].name, weight));
   const WeightRecipe& recipe = component->recipes[block.block][weight];
   const std::lock_guard lock(impl_->mutex);
-  SLUICE_TRY(component->mapping_of(recipe).bind(tensor, recipe.begin));
+  SLUICE_TRY(component->mapping_of(recipe).bind(*impl_->devices[component->device_of[block.block]], tensor, recipe.begin));
   return true;
 }
 

@@ -159,8 +159,8 @@ class WeightStore {
   /// returns false where `mappable` is false (then the image is used). Nothing is booked: that is DeviceMemory's. The caller
   /// holds the component while the tensor lives. Errors: invalid_argument (another type or shape), device_failed.
   Result<bool> bind_mapped(BlockId block, std::size_t weight, ggml_tensor* tensor);
-  /// Whether every weight of the block can be used in place: the CPU device, HostTier::mapped, identity recipes at offsets
-  /// aligned for the device. Such a block needs no copy and no arena bytes. False for a block without weights.
+  /// Whether every weight of the block can be used in place: a device whose memory is the host's and that maps it (the CPU,
+  /// integrated ones whose driver can), HostTier::mapped, identity recipes at offsets aligned for the device. Such a block needs no copy and no arena bytes. False for a block without weights.
   bool mappable(BlockId block) const;
 
   /// Gathers rows of a 2-D table (token embeddings) on the host: out[i] = table[rows[i]], widened to f32, shape [width,

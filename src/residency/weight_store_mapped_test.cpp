@@ -47,12 +47,14 @@ TEST_CASE("in place: identity weights at aligned offsets of a mapped file on the
   CHECK(mappable(packed, device, HostTier::mapped) == none);
   CHECK(mappable(aligned, device, HostTier::read) == none);
   CHECK(mappable(aligned, device, HostTier::disk) == none);
-  TestDevice simulated, integrated, strict;
+  TestDevice simulated, integrated, incapable, strict;
   simulated.info_.kind = DeviceKind::simulated;
-  integrated.info_.kind = DeviceKind::integrated;
+  integrated.info_.kind = incapable.info_.kind = DeviceKind::integrated;
+  incapable.maps = false;
   strict.info_.alignment = 1 << 20;
   CHECK(mappable(aligned, simulated, HostTier::mapped) == none);
-  CHECK(mappable(aligned, integrated, HostTier::mapped) == none);
+  CHECK(mappable(aligned, integrated, HostTier::mapped) == mappable(aligned, device, HostTier::mapped));
+  CHECK(mappable(aligned, incapable, HostTier::mapped) == none);
   CHECK(mappable(aligned, strict, HostTier::mapped) == none);
 
   WeightStore store(device, {.tier = HostTier::mapped});
