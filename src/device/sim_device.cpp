@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -15,9 +16,15 @@
 #include "device/graph_cost.h"
 #include "device/memory_report.h"
 #include "device/registry.h"
+#include "device/row_split.h"
 
 namespace sluice {
 namespace {
+
+/// Rows of a weight that is spread over simulated devices lie together in so many, as for the tiles of a card's products.
+constexpr std::int64_t kRowTile = 32;
+/// What all simulated devices have in common.
+constexpr char kFamily = 0;
 
 Moment nanoseconds(double seconds) { return static_cast<Moment>(std::llround(seconds * 1e9)); }
 
@@ -52,6 +59,13 @@ class SimPinnedBuffer final : public HostBuffer {
 
 }  // namespace
 
+/// How the rows of the weights in a buffer are spread that this device computes with.
+struct SimDevice::Split {
+  std::vector<float> shares;
+  std::size_t own = 0;  // which of them is this device's
+  Bytes own_bytes = 0;
+};
+
 struct SimDevice::State {
   using Clock = std::chrono::steady_clock;
   /// A buffer that was freed and whose bytes the driver has not got back yet.
@@ -70,6 +84,8 @@ struct SimDevice::State {
 
   mutable std::mutex mutex;
   std::map<ggml_backend_buffer_t, Block> blocks;
+  std::map<ggml_backend_buffer_t, Split> splits;  // those of `blocks` that are, and some without memory
+  std::size_t parts = 0;                          // of weights that other devices compute with
   std::vector<Late> late;
   Clock::duration late_by{};
   std::uint64_t late_by_calls = 0, waiting_calls = 0;  // calls in which a driver may get freed bytes back
@@ -105,7 +121,7 @@ struct SimDevice::State {
     for (const Late& l : late) bytes += l.size;
     return bytes;
   }
-  std::size_t buffers() const { return blocks.size() + late.size(); }
+  std::size_t buffers() const { return blocks.size() + parts + late.size(); }
 
   void grow_high_water() { high_water = std::max(high_water, live + backend); }
 
@@ -115,17 +131,33 @@ struct SimDevice::State {
     {
       std::lock_guard lock(mutex);
       const Block& block = blocks.at(buffer);
+      const auto split = splits.find(buffer);
       number = block.number;
-      size = block.size;
+      size = split == splits.end() ? block.size : split->second.own_bytes;
+      if (split != splits.end()) splits.erase(split);
     }
     const auto index = begin({.kind = SimEvent::Kind::free, .bytes = size, .buffer = number});
     ggml_backend_buffer_free(buffer);
     std::lock_guard lock(mutex);
     blocks.erase(buffer);
+    give_back(size);
+    log[index].ok = true;
+  }
+
+  /// With the lock held.
+  void give_back(Bytes size) {
     live -= size;
     if (late_by > Clock::duration::zero() || late_by_calls > 0)
       late.push_back({size, Clock::now() + late_by, waiting_calls + late_by_calls});
     ++counters.frees;
+  }
+
+  /// The part of a weight that another device computed with is gone.
+  void part_freed(Bytes size) {
+    const auto index = begin({.kind = SimEvent::Kind::free, .bytes = size});
+    std::lock_guard lock(mutex);
+    --parts;
+    give_back(size);
     log[index].ok = true;
   }
 
@@ -179,6 +211,8 @@ Result<std::unique_ptr<SimDevice>> SimDevice::open(const SimOptions& options) {
   if (!dev) return fail(Code::device_failed, "the simulated device computes on the CPU, and ggml has no CPU backend here");
   std::unique_ptr<SimDevice> device{new SimDevice};
   device->options_ = options;
+  static std::atomic<int> opened{0};
+  device->card_ = opened++;
   // The CPU's own ledger books nothing of the simulated memory; it only lends the probes their moment of room.
   SLUICE_ASSIGN(device->cpu_, GgmlDevice::open(dev, {.threads = options.threads}, std::make_shared<Ledger>()));
   DeviceInfo& info = device->info_;
@@ -211,45 +245,147 @@ MemoryView SimDevice::memory() const {
 
 ggml_backend_buffer_type_t SimDevice::buffer_type() const { return ggml_backend_cpu_buffer_type(); }
 
+tl::unexpected<Error> SimDevice::refusal(Bytes size, std::string_view why) const {
+  const Bytes free = options_.memory - std::min(options_.memory, state_->held());
+  return fail(Code::device_oom,
+              fmt::format("sim refuses a buffer of {} with {} free: {}", format_bytes(size), format_bytes(free), why), size,
+              free);
+}
+
+Status SimDevice::ask_for(Bytes size) {
+  State& state = *state_;
+  ++state.waiting_calls;
+  state.settle_late();
+  const std::uint64_t call = ++state.alloc_calls;
+  if (options_.fail_alloc > 0 && call >= options_.fail_alloc && call < options_.fail_alloc + options_.fail_allocs)
+    return refusal(size, "allocation failed to order");
+  if (size > options_.memory - std::min(options_.memory, state.held())) return refusal(size, "so much is not left");
+  if (size > options_.max_buffer) return refusal(size, "larger than its largest buffer");
+  if (options_.max_buffers > 0 && state.buffers() >= static_cast<std::size_t>(options_.max_buffers))
+    return refusal(size, fmt::format("it has no more than {} buffers", options_.max_buffers));
+  if (options_.fragment && size > *options_.fragment && state.buffers() > 0)
+    return refusal(size, fmt::format("no piece above {} is free in one", format_bytes(*options_.fragment)));
+  return {};
+}
+
+Result<ggml_backend_buffer_t> SimDevice::map_buffer(Bytes size) {
+  auto pages = Pages::map(size);
+  if (!pages) return refusal(size, pages.error().message);
+  if (options_.poison) std::memset(pages->data(), 0xFF, static_cast<std::size_t>(size));
+  ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(pages->data(), static_cast<std::size_t>(size));
+  if (!buffer) return refusal(size, "ggml cannot wrap its memory");
+  if (auto forbidden = pages->forbid(); !forbidden && forbidden.error().code != Code::unsupported) {
+    ggml_backend_buffer_free(buffer);
+    return refusal(size, forbidden.error().message);
+  }
+  state_->blocks[buffer] = {.pages = std::move(*pages), .size = size, .number = ++state_->numbered};
+  return buffer;
+}
+
+void SimDevice::count_buffer(Bytes size, std::uint64_t event) {
+  state_->live += size;
+  state_->grow_high_water();
+  ++state_->counters.allocs;
+  state_->log[event].buffer = state_->numbered;
+  state_->log[event].ok = true;
+}
+
 Result<DeviceBuffer> SimDevice::allocate(Bytes size) {
   if (size == 0) return fail(Code::invalid_argument, "a buffer of 0 bytes cannot be had on sim");
   const auto index = state_->begin({.kind = SimEvent::Kind::alloc, .bytes = size});
   std::lock_guard lock(state_->mutex);
-  State& state = *state_;
-  ++state.waiting_calls;
-  state.settle_late();
-  const Bytes free = options_.memory - std::min(options_.memory, state.held());
-  const auto refuse = [&](std::string_view why) {
-    return fail(Code::device_oom,
-                fmt::format("sim refuses a buffer of {} with {} free: {}", format_bytes(size), format_bytes(free), why), size,
-                free);
-  };
-  const std::uint64_t call = ++state.alloc_calls;
-  if (options_.fail_alloc > 0 && call >= options_.fail_alloc && call < options_.fail_alloc + options_.fail_allocs)
-    return refuse("allocation failed to order");
-  if (size > free) return refuse("so much is not left");
-  if (size > options_.max_buffer) return refuse("larger than its largest buffer");
-  if (options_.max_buffers > 0 && state.buffers() >= static_cast<std::size_t>(options_.max_buffers))
-    return refuse(fmt::format("it has no more than {} buffers", options_.max_buffers));
-  if (options_.fragment && size > *options_.fragment && state.buffers() > 0)
-    return refuse(fmt::format("no piece above {} is free in one", format_bytes(*options_.fragment)));
-
-  auto pages = Pages::map(size);
-  if (!pages) return refuse(pages.error().message);
-  if (options_.poison) std::memset(pages->data(), 0xFF, static_cast<std::size_t>(size));
-  ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(pages->data(), static_cast<std::size_t>(size));
-  if (!buffer) return refuse("ggml cannot wrap its memory");
-  if (auto forbidden = pages->forbid(); !forbidden && forbidden.error().code != Code::unsupported) {
-    ggml_backend_buffer_free(buffer);
-    return refuse(forbidden.error().message);
-  }
-  state.blocks[buffer] = {.pages = std::move(*pages), .size = size, .number = ++state.numbered};
-  state.live += size;
-  state.grow_high_water();
-  ++state.counters.allocs;
-  state.log[index].buffer = state.numbered;
-  state.log[index].ok = true;
+  SLUICE_TRY(ask_for(size));
+  SLUICE_ASSIGN(ggml_backend_buffer_t buffer, map_buffer(size));
+  count_buffer(size, index);
   return DeviceBuffer{buffer, DeviceBufferDeleter{[shared = state_](ggml_backend_buffer_t gone) { shared->freed(gone); }}};
+}
+
+std::optional<RowSplitOffer> SimDevice::row_split() const {
+  if (!options_.row_split) return std::nullopt;
+  return RowSplitOffer{&kFamily, card_, true};
+}
+
+Status SimDevice::book_part(Bytes size) {
+  const auto index = state_->begin({.kind = SimEvent::Kind::alloc, .bytes = size});
+  std::lock_guard lock(state_->mutex);
+  SLUICE_TRY(ask_for(size));
+  ++state_->parts;
+  state_->live += size;
+  state_->grow_high_water();
+  ++state_->counters.allocs;
+  state_->log[index].ok = true;
+  return {};
+}
+
+Result<DeviceBuffer> SimDevice::allocate_split(std::span<ggml_tensor* const> tensors, std::span<const RowShare> shares) {
+  Split split;
+  std::vector<SimDevice*> devices;
+  for (const RowShare& share : shares) {
+    auto* sim = dynamic_cast<SimDevice*>(share.device);
+    if (!options_.row_split || !sim || !sim->options_.row_split)
+      return fail(Code::unsupported, fmt::format("{} cannot share rows with {}", info_.name, share.device->info().name));
+    if (sim == this) split.own = devices.size();
+    devices.push_back(sim);
+    split.shares.push_back(share.share);
+  }
+  std::vector<Bytes> sizes(shares.size(), 0), offsets;
+  Bytes whole = 0;
+  for (const ggml_tensor* tensor : tensors) {
+    const auto rows = split_rows(tensor->ne[1], split.shares, kRowTile);
+    for (std::size_t i = 0; i < rows.size(); ++i) sizes[i] += split_size(tensor->type, tensor->ne[0], rows[i]);
+    offsets.push_back(whole);
+    whole += align_up(ggml_nbytes(tensor), info_.alignment);
+  }
+  split.own_bytes = shares.empty() ? 0 : sizes[split.own];
+
+  std::vector<std::pair<std::shared_ptr<State>, Bytes>> parts;
+  const auto give_back = [](const auto& list) {
+    for (const auto& [state, bytes] : list) state->part_freed(bytes);
+  };
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i] == this || sizes[i] == 0) continue;
+    if (auto booked = devices[i]->book_part(sizes[i]); !booked) {
+      give_back(parts);
+      return fail(std::move(booked).error());
+    }
+    parts.emplace_back(devices[i]->state_, sizes[i]);
+  }
+  auto made = place_split(whole, split);
+  if (!made) {
+    give_back(parts);
+    return fail(std::move(made).error());
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    ggml_backend_tensor_alloc(
+        *made, tensors[i], static_cast<std::byte*>(ggml_backend_buffer_get_base(*made)) + static_cast<std::size_t>(offsets[i]));
+  return DeviceBuffer{*made, DeviceBufferDeleter{[shared = state_, parts, give_back, whole](ggml_backend_buffer_t gone) {
+                        if (whole > 0) {
+                          shared->freed(gone);
+                        } else {
+                          std::unique_lock lock(shared->mutex);
+                          shared->splits.erase(gone);
+                          lock.unlock();
+                          ggml_backend_buffer_free(gone);
+                        }
+                        give_back(parts);
+                      }}};
+}
+
+Result<ggml_backend_buffer_t> SimDevice::place_split(Bytes whole, const Split& split) {
+  if (whole == 0) {
+    ggml_backend_buffer_t empty = ggml_backend_buft_alloc_buffer(buffer_type(), 0);
+    if (!empty) return fail(Code::device_oom, "ggml makes no empty buffer");
+    std::lock_guard lock(state_->mutex);
+    state_->splits[empty] = split;
+    return empty;
+  }
+  const auto index = state_->begin({.kind = SimEvent::Kind::alloc, .bytes = split.own_bytes});
+  std::lock_guard lock(state_->mutex);
+  SLUICE_TRY(ask_for(split.own_bytes));
+  SLUICE_ASSIGN(ggml_backend_buffer_t buffer, map_buffer(whole));
+  state_->splits[buffer] = split;
+  count_buffer(split.own_bytes, index);
+  return buffer;
 }
 
 Result<std::unique_ptr<HostBuffer>> SimDevice::allocate_host(Bytes size) {
@@ -475,7 +611,23 @@ bool SimDevice::lacks(const ggml_tensor* node) const {
   return options_.lacks.contains(ggml_op_name(node->op)) || options_.lacks.contains(ggml_op_desc(node));
 }
 
-bool SimDevice::supports(const ggml_tensor* node) const { return !lacks(node) && cpu_->supports(node); }
+bool SimDevice::takes_split_rows(const ggml_tensor* node) const {
+  const auto buffer_of = [](const ggml_tensor* t) { return t->view_src ? t->view_src->buffer : t->buffer; };
+  std::lock_guard lock(state_->mutex);
+  for (int i = 0; i < GGML_MAX_SRC && !state_->splits.empty(); ++i) {
+    const ggml_tensor* source = node->src[i];
+    const auto split = source ? state_->splits.find(buffer_of(source)) : state_->splits.end();
+    if (split == state_->splits.end()) continue;
+    // As ggml's CUDA backend: only whole matrices, only as a product's first operand, and not without a row of its own.
+    if (node->op != GGML_OP_MUL_MAT || i != 0 || source->view_src || source->ne[2] * source->ne[3] > 1) return false;
+    if (split_rows(source->ne[1], split->second.shares, kRowTile)[split->second.own] == 0) return false;
+  }
+  return true;
+}
+
+bool SimDevice::supports(const ggml_tensor* node) const {
+  return !lacks(node) && takes_split_rows(node) && cpu_->supports(node);
+}
 
 Result<Bytes> SimDevice::measure_backend(std::span<ggml_cgraph* const> graphs) {
   SLUICE_ASSIGN(const Bytes work, cpu_->measure_backend(graphs));
@@ -495,7 +647,7 @@ Device::Rates SimDevice::rates() const {
 
 int SimDevice::live_buffers() const {
   std::lock_guard lock(state_->mutex);
-  return static_cast<int>(state_->blocks.size());
+  return static_cast<int>(state_->blocks.size() + state_->parts);
 }
 
 std::vector<SimEvent> SimDevice::log() const {

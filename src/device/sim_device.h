@@ -51,6 +51,9 @@ class SimDevice final : public Device {
   MemoryView memory() const override;
   ggml_backend_buffer_type_t buffer_type() const override;
   Result<DeviceBuffer> allocate(Bytes size) override;
+  std::optional<RowSplitOffer> row_split() const override;
+  /// Each device's part is on its own accounts; the bytes themselves lie where they are computed with.
+  Result<DeviceBuffer> allocate_split(std::span<ggml_tensor* const> tensors, std::span<const RowShare> shares) override;
   Result<std::unique_ptr<HostBuffer>> allocate_host(Bytes size) override;
   Result<Moment> set(ggml_tensor* tensor, Bytes offset, std::span<const std::byte> data, Moment not_before,
                      const CancelToken& cancel, Transfer transfer = Transfer::weights) override;
@@ -78,17 +81,27 @@ class SimDevice final : public Device {
 
  private:
   struct State;
+  struct Split;
   class Open;
   SimDevice() = default;
   bool virtual_time() const { return options_.link_bytes_per_s || options_.flops_per_s; }
   void delay(SimEvent::Kind kind, std::uint64_t ordinal, int side) const;
   Status hold_work_buffer(const ggml_cgraph* graph);
   bool lacks(const ggml_tensor* node) const;
+  bool takes_split_rows(const ggml_tensor* node) const;
+  Status book_part(Bytes size);
+  Result<ggml_backend_buffer_t> place_split(Bytes whole, const Split& split);
+  // With the lock held: an allocation's refusals, its pages, its entry in the accounts.
+  tl::unexpected<Error> refusal(Bytes size, std::string_view why) const;
+  Status ask_for(Bytes size);
+  Result<ggml_backend_buffer_t> map_buffer(Bytes size);
+  void count_buffer(Bytes size, std::uint64_t event);
 
   SimOptions options_;
   LogSink log_;
   DeviceInfo info_;
   Ledger ledger_;
+  int card_ = 0;  // by when it was opened
   std::unique_ptr<GgmlDevice> cpu_;
   std::shared_ptr<State> state_;  // shared with the buffers' deleters
 };

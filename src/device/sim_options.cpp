@@ -85,6 +85,7 @@ constexpr std::array kRows = {
     Row{"delay-seed", [](const Option& o, SimOptions& s) { return read_option(o, s.delay_seed.emplace(), any_count); }},
     Row{"delay", [](const Option& o, SimOptions& s) { return read_option(o, s.delay_s, parse_duration); }},
     Row{"poison", [](const Option& o, SimOptions& s) { return read_option(o, s.poison, flag); }},
+    Row{"row-split", [](const Option& o, SimOptions& s) { return read_option(o, s.row_split, flag); }},
     Row{"threads", [](const Option& o, SimOptions& s) { return read_option(o, s.threads, thread_count); }},
 };
 

@@ -39,6 +39,7 @@ struct SimOptions {
   std::optional<std::uint64_t> delay_seed;  ///< real, random delays around copies and computations
   double delay_s = 300e-6;                  ///< the longest of them
   bool poison = true;                       ///< fresh and discarded bytes are 0xFF: NaN in every float type
+  bool row_split = false;                   ///< rows of weights may lie on other simulated devices that have this too
   int threads = 0;                          ///< compute threads; 0: as many as the process may run on
 
   /// Errors: invalid_argument, naming the option.
