@@ -48,6 +48,7 @@ TEST_CASE("place: in-place use follows the device") {
   model.weight(open_test_file(folder.file("t"), *system_files()), "a", WeightRole::matrix);
   TestDevice cpu, card;
   card.info_.kind = DeviceKind::gpu;
+  card.info_.host_memory = false;
   WeightStore store({&cpu, &card}, {.tier = HostTier::mapped});
   auto spec = model.spec();
   spec.devices = {1};
