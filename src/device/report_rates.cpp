@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <thread>
 
+#include "base/named_thread.h"
 #include "device/arena.h"
 #include "device/rate_probe.h"
 
@@ -153,8 +153,8 @@ Result<double> measure_overlap(Bench& bench, Timer& timer, std::span<const std::
   const auto compute = [&](Moment at) { return bench.compute(products, at); };
   const auto both = [&](Moment at) -> Result<Moment> {
     Result<Moment> copied = at;
-    std::thread copier([&] { copied = copy_all(at); });
-    const auto computed = compute(at);
+    NamedThread copier("sluice-measure", [&] { copied = copy_all(at); });
+    auto computed = compute(at);
     copier.join();
     if (!computed) return computed;
     if (!copied) return copied;

@@ -89,7 +89,7 @@ std::optional<DeviceMeasurement> DeviceCache::find(const DeviceInfo& info) const
     try {
       if (auto m = read(entry.at("measured")); possible(m)) return m;
     } catch (const json::exception&) {
-      // Somebody wrote in it.
+      continue;  // somebody wrote in it
     }
   }
   return std::nullopt;
