@@ -50,8 +50,11 @@ Result<Built> build_once(const Block& block, const std::vector<ValueFacts>& valu
 }
 
 /// What the device cannot run of it, in words; empty: nothing.
-Result<std::string> check_block(const Block& block, const BlockGraph& g, const Device& device) {
+Result<std::string> check_block(const Block& block, const BlockGraph& g, const BlockLayout& layout, const Device& device) {
   std::string unsupported;
+  // The graph is built again to be kept: this one only has to look as if those weights were there.
+  for (std::size_t w = 0; w < g.weights.size(); ++w)
+    if (layout.tensors[w].apart) g.weights[w]->buffer = layout.apart_in.get();
   const auto refuse = [&](const char* what, const ggml_tensor* t) {
     return fail(Code::invalid_argument,
                 fmt::format("block {}: {} ({} {})", block.name, what, ggml_op_desc(t), ggml_get_name(t)));
@@ -118,7 +121,7 @@ Result<LaneGraph> build_lane(const Model& model, const LaneShape& shape,
       SLUICE_ASSIGN(GraphContext counting, GraphContext::open_in(scratch->data(), scratch->size()));
       SLUICE_ASSIGN(const Built counted,
                     build_once(block, lane.values, layout(b), *site.variants, std::move(counting), kScratchTensors));
-      SLUICE_ASSIGN(auto unsupported, check_block(block, counted.graph, *site.device));
+      SLUICE_ASSIGN(auto unsupported, check_block(block, counted.graph, layout(b), *site.device));
       lane.unsupported.push_back(std::move(unsupported));
       // Leaves (weights, inputs) and view sources enter the graph's tables beside the nodes.
       graph_size = static_cast<std::size_t>(counted.nodes) + block.weights.size() + block.inputs.size() + 8;

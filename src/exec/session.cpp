@@ -56,11 +56,15 @@ Session::Session(std::vector<DeviceMemory*> memories, WeightStore& store, Sessio
 
 Session::~Session() { release(); }
 
-void Session::measure(Prepared::Part& part, std::set<BlockId> planned) const {
+std::optional<Bytes> Session::budget_of(std::size_t device) const {
+  return what_if_ && what_if_->device == device ? what_if_->budget : memories_[device]->budget();
+}
+
+void Session::measure(const std::vector<StageSpec>& specs, Prepared::Part& part, std::set<BlockId> planned) const {
   const DeviceMemory& memory = *memories_[part.device];
-  const auto budget = memory.budget();
+  const auto budget = budget_of(part.device);
   planned.insert(part.fixed.begin(), part.fixed.end());
-  part.aside = memory.set_aside(part.backend, planned);
+  part.aside = memory.set_aside(part.backend, planned) + spread_bytes(specs, true)[part.device];
   for (const BlockId id : part.fixed) part.aside += align_up(store_.layout(id).size, memory.device().info().alignment);
   part.capacity = budget;
   if (budget) part.capacity = *budget - std::min(*budget, part.aside);
@@ -73,6 +77,7 @@ bool Session::outdated(const Prepared& prepared) const {
     return false;
   };
   if (std::any_of(prepared.stages.begin(), prepared.stages.end(), moved)) return true;
+  if (prepared.spread != spread_bytes(prepared.specs, false)) return true;
   return std::any_of(prepared.parts.begin(), prepared.parts.end(), [&](const auto& part) {
     // Blocks that cannot leave and that the plan keeps are the plan's own bytes.
     std::set<BlockId> planned;
@@ -86,7 +91,7 @@ bool Session::outdated(const Prepared& prepared) const {
     now.device = part.device;
     now.backend = part.backend;
     now.fixed = part.fixed;
-    measure(now, planned);
+    measure(prepared.specs, now, planned);
     return now.capacity != part.capacity;
   });
 }
@@ -141,14 +146,14 @@ Status Session::divide(Prepared& prepared) {
 Status Session::plan_part(Prepared& prepared, Prepared::Part& part, Bytes backend) {
   const auto needs = stage_needs(prepared, part);
   part.backend = backend;
-  measure(part, {});
+  measure(prepared.specs, part, {});
   auto plan = plan_request(needs, part.capacity.value_or(kUnlimited), options_.plan);
   if (!plan) {
     Error e = std::move(plan).error();
     refused_on_ = part.device;
     if (e.code == Code::over_budget && e.needed > 0) {
       e.needed += part.aside;
-      e.available = memories_[part.device]->budget().value_or(kUnlimited);
+      e.available = budget_of(part.device).value_or(kUnlimited);
     }
     return fail(std::move(e));
   }
@@ -157,19 +162,32 @@ Status Session::plan_part(Prepared& prepared, Prepared::Part& part, Bytes backen
   return {};
 }
 
-Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
-  const auto found =
-      std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p->specs == specs && !outdated(*p); });
-  if (found != plans_.end()) {
-    std::rotate(found, found + 1, plans_.end());
-    return plans_.back().get();
-  }
+Result<std::unique_ptr<Prepared>> Session::plan_anew(const std::vector<StageSpec>& specs) {
+  SLUICE_TRY(share_rows(specs));
+  pending_ = spread_bytes(specs, true);
   auto prepared = std::make_unique<Prepared>();
   prepared->specs = specs;
+  prepared->spread = spread_bytes(specs, false);
   std::vector<Bytes> backends;
   SLUICE_ASSIGN(prepared->stages, build_stages(specs, backends));
   SLUICE_TRY(divide(*prepared));
   for (auto& part : prepared->parts) SLUICE_TRY(plan_part(*prepared, part, backends[part.device]));
+  SLUICE_TRY(check_holders(*prepared));
+  return prepared;
+}
+
+Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
+  SLUICE_TRY(share_rows(specs));
+  const auto found =
+      std::find_if(plans_.begin(), plans_.end(), [&](const auto& p) { return p->specs == specs && !outdated(*p); });
+  if (found != plans_.end()) {
+    SLUICE_TRY(check_holders(**found));
+    std::rotate(found, found + 1, plans_.end());
+    return plans_.back().get();
+  }
+  auto planned = plan_anew(specs);
+  if (!planned) return fail(raise_for_rows(specs, std::move(planned).error()));
+  std::unique_ptr<Prepared> prepared = *std::move(planned);
   for (const auto& part : prepared->parts)
     for (const auto& share : part.shares) memories_[part.device]->use(specs[share.stage].component, this);
   ++counters_.plans_built;
@@ -199,9 +217,7 @@ Status Session::enlarge_buffers(Prepared& prepared) {
   return {};
 }
 
-bool Session::fixed(BlockId block) const {
-  return store_.held(block) || store_.has_flag(block, BlockFlag::merged) || store_.has_flag(block, BlockFlag::row_split);
-}
+bool Session::fixed(BlockId block) const { return store_.held(block) || store_.has_flag(block, BlockFlag::merged); }
 
 std::vector<StageNeed> Session::stage_needs(const Prepared& prepared, const Prepared::Part& part) const {
   std::vector<StageNeed> needs;
@@ -285,6 +301,7 @@ Status Session::bind_stage(Prepared& prepared, std::size_t s) {
     generation.push_back(arena.generation());
     grounds.push_back({&prepared.placement(s, i).plan, &arena, &memories_[prepared.part(s, i).device]->device()});
   }
+  generation.push_back(store_.split_generation(prepared.specs[s].component));
   auto places = places_of(prepared, s);
   Stage& stage = prepared.stages[s];
   if (stage.bound()) {
@@ -353,11 +370,16 @@ void Session::choose_zone(Prepared& prepared, Prepared::Part& part, const std::v
 }
 
 Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::vector<bool>& skip) {
+  std::vector<StageSpec> running;
+  for (std::size_t s = 0; s < prepared.specs.size(); ++s)
+    if (skip.empty() || !skip[s]) running.push_back(prepared.specs[s]);
+  const auto to_load = components_with_rows(running, false);
   if (turns_.empty()) {
     // Always in the order of the devices, so that two requests never wait for each other.
-    std::vector<std::size_t> devices;
-    for (const auto& part : prepared.parts) devices.push_back(part.device);
-    std::sort(devices.begin(), devices.end());
+    std::set<std::size_t> devices;
+    for (const auto& part : prepared.parts) devices.insert(part.device);
+    for (const ComponentId component : to_load)
+      for (const std::size_t d : store_.devices_of(component)) devices.insert(d);
     brought_.clear();
     before_.clear();
     for (const std::size_t d : devices) {
@@ -368,6 +390,7 @@ Status Session::bind(Prepared& prepared, const CancelToken& cancel, const std::v
     // From here on nothing of these components moves but by this request.
     for (const auto& spec : prepared.specs) holds_.push_back(store_.hold(spec.component));
   }
+  SLUICE_TRY(load_rows(to_load, cancel));
   for (auto& part : prepared.parts) {
     DeviceMemory& memory = *memories_[part.device];
     choose_zone(prepared, part, skip);
@@ -469,6 +492,9 @@ void Session::finish(bool done) {
       memories_[before.device]->restore_zone(before.zone);
     }
   }
+  for (const ComponentId component : spread_by_us_)
+    if (!done) store_.unload_split(component);
+  spread_by_us_.clear();
   brought_.clear();
   for (const Before& before : before_) memories_[before.device]->trim();
   before_.clear();

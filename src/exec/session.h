@@ -52,8 +52,10 @@ struct Prepared {
   struct Where {
     std::size_t part = 0, index = 0;  ///< index: into the part's shares
   };
-  std::vector<std::vector<Where>> where;     ///< [stage][section]
-  std::vector<std::vector<int>> generation;  ///< [stage][section]: of the arena it is bound in; -1: of none
+  std::vector<std::vector<Where>> where;  ///< [stage][section]
+  std::vector<Bytes> spread;              ///< per device of the session: weights whose rows are spread, of all its stages
+  std::vector<std::vector<int>>
+      generation;  ///< [stage][section]: of the arena it is bound in; -1: of none. Last: of its spread rows
 
   /// Of the first device, where all of it runs on one.
   const RequestPlan& plan() const { return parts[0].plan; }
@@ -77,7 +79,8 @@ class Session {
   /// Builds (or finds) graphs and plans for these stages; nothing is allocated on a device. Blocks are dealt out anew where
   /// budgets changed or no plan fits as they are, unless their component is in use.
   /// Errors: over_budget with needed = the smallest budget (backend included) of the device `refused_on` and available = its
-  /// budget; where several devices share the work, with the others' budgets as they are. unsupported where no device of a
+  /// budget; where several devices share the work, with the others' budgets as they are; where rows are spread over devices in
+  /// proportion to their budgets, that number allows for the larger share it brings. unsupported where no device of a
   /// component can run one of its blocks.
   Result<Prepared*> prepare(const std::vector<StageSpec>& specs);
   /// What the device that was to have this block lacks for it, in words; empty where nothing was in the way.
@@ -125,6 +128,18 @@ class Session {
 
  private:
   std::vector<Site> sites(const Prepared* prepared) const;
+  Result<std::unique_ptr<Prepared>> plan_anew(const std::vector<StageSpec>& specs);
+  std::optional<Bytes> budget_of(std::size_t device) const;
+  // Weights whose rows lie spread over several devices (session_rows.cpp).
+  std::vector<ComponentId> components_with_rows(const std::vector<StageSpec>& specs, bool loaded) const;
+  /// Per device: what such weights of these stages take there; `pending`: only of those that are not loaded yet.
+  std::vector<Bytes> spread_bytes(const std::vector<StageSpec>& specs, bool pending) const;
+  /// Shares by budget, for those that are not loaded.
+  Status share_rows(const std::vector<StageSpec>& specs);
+  /// The devices that hold rows and run nothing: whether their budgets do.
+  Status check_holders(const Prepared& prepared);
+  Error raise_for_rows(const std::vector<StageSpec>& specs, Error refusal);
+  Status load_rows(const std::vector<ComponentId>& components, const CancelToken& cancel);
   // How blocks are dealt out (session_deal.cpp).
   /// What a stage would take and cost on each of some devices.
   struct Survey {
@@ -153,7 +168,7 @@ class Session {
 
   Status divide(Prepared& prepared);
   Status plan_part(Prepared& prepared, Prepared::Part& part, Bytes backend);
-  void measure(Prepared::Part& part, std::set<BlockId> planned) const;
+  void measure(const std::vector<StageSpec>& specs, Prepared::Part& part, std::set<BlockId> planned) const;
   void choose_zone(Prepared& prepared, Prepared::Part& part, const std::vector<bool>& skip) const;
   Status enlarge_buffers(Prepared& prepared);
   std::vector<StageNeed> stage_needs(const Prepared& prepared, const Prepared::Part& part) const;
@@ -176,6 +191,13 @@ class Session {
   };
   std::map<ComponentId, Dealt> dealt_;
   std::size_t refused_on_ = 0;
+  std::vector<Bytes> pending_;  // per device: spread_bytes of the stages that are being planned
+  struct WhatIf {
+    std::size_t device = 0;
+    Bytes budget = 0;
+  };
+  std::optional<WhatIf> what_if_;          // a budget to plan with instead of the device's own
+  std::vector<ComponentId> spread_by_us_;  // rows that this request loaded
   std::vector<DeviceMemory::Turn> turns_;  // while a request runs, as are the holds
   std::vector<WeightStore::Hold> holds_;
   std::vector<std::size_t> running_on_;  // the devices of the stage that runs

@@ -17,7 +17,7 @@ constexpr std::size_t kMostRefused = 8;
 
 std::vector<std::optional<Bytes>> Session::budgets_of(const std::vector<std::size_t>& devices) const {
   std::vector<std::optional<Bytes>> budgets;
-  for (const std::size_t d : devices) budgets.push_back(memories_[d]->budget());
+  for (const std::size_t d : devices) budgets.push_back(budget_of(d));
   return budgets;
 }
 
@@ -35,7 +35,9 @@ Result<std::vector<Stage>> Session::build_stages(const std::vector<StageSpec>& s
     w.candidates = store_.devices_of(specs[s].component);
     const bool one = w.candidates.size() - (w.candidates.back() == options_.fallback ? 1 : 0) <= 1;
     const auto dealt = dealt_.find(specs[s].component);
-    if (w.candidates.size() > 1 && !store_.in_use(specs[s].component)) w.way = Way::dealt;
+    // Where rows are spread, one device runs all blocks.
+    if (w.candidates.size() > 1 && !store_.splits_rows(specs[s].component) && !store_.in_use(specs[s].component))
+      w.way = Way::dealt;
     if (w.way == Way::dealt && !one && (dealt == dealt_.end() || dealt->second.budgets != budgets_of(w.candidates)))
       w.way = Way::to_deal;
     if (w.way == Way::to_deal) continue;
@@ -174,7 +176,7 @@ std::vector<Session::Lack> Session::lacking(const Stage& stage, const std::vecto
   std::vector<Lack> lacks;
   for (std::size_t s = 0; s < stage.sections().size(); ++s) {
     const std::size_t d = stage.sections()[s].device;
-    const auto budget = memories_[d]->budget();
+    const auto budget = budget_of(d);
     if (!budget) continue;
     auto planner = StagePlanner::open(stage.cost(s));
     if (!planner) continue;  // an object larger than a buffer: buffers are enlarged for it
@@ -182,7 +184,7 @@ std::vector<Session::Lack> Session::lacking(const Stage& stage, const std::vecto
     if (options_.plan.policy != Policy::all_streamed)
       if (const auto all = planner->plan(UINT64_MAX, {.policy = Policy::all_resident}))
         smallest = std::min(smallest, all->transient + all->resident_bytes);
-    const Bytes needed = smallest + memories_[d]->set_aside(backends[d], {});
+    const Bytes needed = smallest + memories_[d]->set_aside(backends[d], {}) + pending_[d];
     if (needed > *budget) lacks.push_back({d, needed, *budget});
   }
   return lacks;
@@ -212,8 +214,9 @@ Result<std::optional<Stage>> Session::deal_out(const StageSpec& spec, const std:
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const DeviceMemory& memory = *memories_[candidates[i]];
     if (candidates[i] == options_.fallback) fallback = i;
-    if (const auto budget = memory.budget())
-      devices[i].capacity = *budget - std::min(*budget, memory.set_aside(backends[candidates[i]], {}));
+    if (const auto budget = budget_of(candidates[i]))
+      devices[i].capacity =
+          *budget - std::min(*budget, memory.set_aside(backends[candidates[i]], {}) + pending_[candidates[i]]);
   }
   const auto spreads = spread_blocks(devices, survey.values, fallback);
   if (spreads.empty()) {

@@ -222,12 +222,22 @@ Status Stage::bind_block(std::size_t l, std::size_t b, const std::vector<std::ve
   const Block& block = model_->blocks[b];
   const BlockId id{spec_.component, static_cast<std::uint32_t>(b)};
   const Arena& arena = *arenas_[section_of_[b]];
+  const BlockLayout& layout = store.layout(id);
   for (std::size_t w = 0; w < g.weights.size(); ++w) {
+    if (layout.tensors[w].apart) {
+      const ggml_tensor* loaded = store.split_tensor(id, w);
+      if (!loaded) return fail(Code::invalid_argument, "a weight whose rows are spread is not loaded");
+      // The loaded tensor's own place: allocating another in a buffer of this kind would take the memory again.
+      g.weights[w]->buffer = loaded->buffer;
+      g.weights[w]->data = loaded->data;
+      g.weights[w]->extra = loaded->extra;
+      continue;
+    }
     if (places_[b].kind == WeightPlace::Kind::mapped) {
       SLUICE_ASSIGN(const bool done, store.bind_mapped(id, w, g.weights[w]));
       if (!done) return fail(Code::invalid_argument, "a weight planned to be used in place cannot be");
     } else {
-      SLUICE_TRY(arena.bind(g.weights[w], places_[b].address + store.layout(id).tensors[w].offset));
+      SLUICE_TRY(arena.bind(g.weights[w], places_[b].address + layout.tensors[w].offset));
     }
   }
   for (std::size_t i = 0; i < g.inputs.size(); ++i) SLUICE_TRY(arena.bind(g.inputs[i], state[l][block.inputs[i].id]));

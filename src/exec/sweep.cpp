@@ -142,6 +142,7 @@ Result<Moment> SweepRunner::copy(const Link& link, const Job& job, Moment not_be
   }
   Moment end = not_before;
   for (std::size_t w = 0; w < layout.tensors.size(); ++w) {
+    if (layout.tensors[w].apart) continue;
     auto r = link.device().set(stage_.weight_tensors(job.block)[w], 0,
                                image->subspan(layout.tensors[w].offset, layout.tensors[w].size), end, stop_copies_);
     if (!r) return fail_while(doing(), std::move(r).error());

@@ -23,7 +23,8 @@ Bytes tensor_size(const BlockLayout::Tensor& tensor) {
 
 }  // namespace
 
-BlockLayout lay_out_block(const Block& block, std::span<const WeightRecipe> recipes, const Device& device) {
+BlockLayout lay_out_block(const Block& block, std::span<const WeightRecipe> recipes, const Device& device,
+                          const std::vector<bool>& apart) {
   assert(recipes.size() == block.weights.size());
   BlockLayout layout;
   layout.tensors.reserve(recipes.size());
@@ -31,9 +32,17 @@ BlockLayout lay_out_block(const Block& block, std::span<const WeightRecipe> reci
     const WeightRecipe& recipe = recipes[i];
     BlockLayout::Tensor tensor{recipe.type, block.weights[i].shape, layout.size, 0, recipe.identity};
     tensor.size = tensor_size(tensor);
+    if (!apart.empty() && apart[i]) {
+      tensor.apart = true;
+      tensor.offset = 0;
+      layout.tensors.push_back(std::move(tensor));
+      continue;
+    }
     layout.raw = layout.raw && device.raw_images(tensor.type);
     std::size_t tied = 0;
-    while (tied < i && !(recipes[tied].same_bytes(recipe) && layout.tensors[tied].shape == tensor.shape)) ++tied;
+    while (tied < i &&
+           !(!layout.tensors[tied].apart && recipes[tied].same_bytes(recipe) && layout.tensors[tied].shape == tensor.shape))
+      ++tied;
     if (tied < i)
       tensor.offset = layout.tensors[tied].offset;
     else
@@ -52,6 +61,7 @@ void clear_padding(const BlockLayout& layout, std::span<std::byte> image) {
   };
   Bytes covered = 0;
   for (const auto& tensor : layout.tensors) {
+    if (tensor.apart) continue;
     clear(covered, tensor.offset);
     covered = std::max(covered, tensor.offset + tensor.size);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -19,16 +20,20 @@ struct BlockLayout {
     std::vector<std::int64_t> shape;
     Bytes offset = 0, size = 0;  ///< size without padding
     bool identity = false;       ///< the file's bytes are the image's bytes
+    bool apart = false;          ///< not in the image: its rows lie spread over several devices; `offset` means nothing
     bool operator==(const Tensor&) const = default;
   };
   std::vector<Tensor> tensors;  ///< parallel to Block::weights
   Bytes size = 0;               ///< multiple of the device's alignment; 0 for a block without weights
-  bool raw = true;              ///< the device takes the image as one run of bytes (Device::raw_images); else tensor by tensor
+  /// An empty buffer of the kind that those apart lie in, to ask the device with; none: there are none.
+  std::shared_ptr<ggml_backend_buffer> apart_in;
+  bool raw = true;  ///< the device takes the image as one run of bytes (Device::raw_images); else tensor by tensor
 };
 
 /// Lays a block's weights out for `device`. `recipes` are parallel to `block.weights` and were resolved against them.
-/// Pure on the device's buffer type; allocates metadata only.
-BlockLayout lay_out_block(const Block& block, std::span<const WeightRecipe> recipes, const Device& device);
+/// `apart`: per weight, whether it is; empty: none is. Pure on the device's buffer type; allocates metadata only.
+BlockLayout lay_out_block(const Block& block, std::span<const WeightRecipe> recipes, const Device& device,
+                          const std::vector<bool>& apart = {});
 
 /// Whether images of the two are byte for byte the same.
 bool same_image(const BlockLayout& a, const BlockLayout& b);

@@ -93,7 +93,7 @@ void DeviceMemory::set_budget(std::optional<Bytes> budget) {
 
 Bytes DeviceMemory::taken() const {
   const std::lock_guard lock(mutex_);
-  return taken_beside_backend() + share_.backend();
+  return taken_beside_backend() + share_.backend() + store_.split_on(options_.index);
 }
 
 Bytes DeviceMemory::taken_beside_backend() const {
@@ -103,7 +103,8 @@ Bytes DeviceMemory::taken_beside_backend() const {
 }
 
 Bytes DeviceMemory::capacity_beside(Bytes backend) const {
-  return budget_ ? *budget_ - std::min(*budget_, backend) : kUnlimited;
+  const Bytes apart = backend + store_.split_on(options_.index);
+  return budget_ ? *budget_ - std::min(*budget_, apart) : kUnlimited;
 }
 
 Bytes DeviceMemory::zone() const {
@@ -113,12 +114,12 @@ Bytes DeviceMemory::zone() const {
 
 bool DeviceMemory::can_leave(BlockId block) const {
   if (is_cache(block) || !store_.has(block.component)) return true;
-  return !store_.held(block) && !store_.has_flag(block, BlockFlag::merged) && !store_.has_flag(block, BlockFlag::row_split);
+  return !store_.held(block) && !store_.has_flag(block, BlockFlag::merged);
 }
 
 Bytes DeviceMemory::set_aside(Bytes backend, const std::set<BlockId>& planned) const {
   const std::lock_guard lock(mutex_);
-  Bytes off = std::max(backend, backend_account());
+  Bytes off = std::max(backend, backend_account()) + store_.split_on(options_.index);
   for (const Occupant& o : list())
     if (!can_leave(o.block) && !planned.contains(o.block)) off += o.size;
   return off;
@@ -562,7 +563,22 @@ void DeviceMemory::unuse(const void* user) {
 
 void DeviceMemory::relieve() {
   const std::lock_guard lock(mutex_);
-  const Bytes capacity = capacity_beside(backend_account()), taken = taken_beside_backend();
+  relieve_to(capacity_beside(backend_account()));
+}
+
+Status DeviceMemory::make_way(Bytes size, Bytes backend) {
+  const std::lock_guard lock(mutex_);
+  const Bytes account = std::max(backend, backend_account()), capacity = capacity_beside(account);
+  relieve_to(capacity - std::min(capacity, size));
+  if (const Bytes taken = taken_beside_backend(); budget_ && taken + size > capacity)
+    return fail(Code::over_budget,
+                fmt::format("{} of weights whose rows are spread do not fit {}", format_bytes(size), device_.info().name),
+                *budget_ - capacity + taken + size, *budget_);
+  return share_.set_backend(std::max(share_.backend(), backend));
+}
+
+void DeviceMemory::relieve_to(Bytes capacity) {
+  const Bytes taken = taken_beside_backend();
   if (taken <= capacity) return;
   std::vector<RoomOccupant> stay;
   std::vector<Occupant> staying;

@@ -50,13 +50,14 @@ struct Move {
 };
 
 /// The memory of one device as everything that runs there shares it: its arena, who has a place in it, and how room is made.
-/// The budget counts zone + shelves + weights used in place + the backend's account.
+/// The budget counts zone + shelves + weights used in place + the backend's account + its part of weights whose rows are spread
+/// over several devices, which are the store's and never leave.
 ///
 /// Room is made only as far as needed, in this order: the zone shrinks to what is asked (idle workspaces), bookings of idle
 /// components, caches, blocks of the request's own components that its plan streams, blocks of other components that have a
 /// host copy, then those that have none (demotion). Where bytes suffice and lie too scattered, blocks are moved over the host.
 /// Among components the least recently used first; within one the latest next use first. Never: blocks in use or in flight,
-/// held, required by the request, not loaded, merged or row-split.
+/// held, required by the request, not loaded or merged.
 ///
 /// Threads: any. One request at a time has the device (`Turn`).
 class DeviceMemory {
@@ -87,9 +88,10 @@ class DeviceMemory {
   std::optional<Bytes> budget() const;
   /// Applies from the next `admit` or `relieve` on.
   void set_budget(std::optional<Bytes> budget);
-  /// Bytes taken that may be used again: arena, bookings and the backend's account.
+  /// Bytes taken that are ours: arena, bookings, the backend's account and the part of spread rows.
   Bytes taken() const;
-  /// Bytes that a request's plan cannot use: the backend's account and blocks that cannot leave, but for `planned`.
+  /// Bytes that a request's plan cannot use: the backend's account, spread rows, and blocks that cannot leave, but for
+  /// `planned`.
   Bytes set_aside(Bytes backend, const std::set<BlockId>& planned) const;
   /// Whether such a block lies in the zone below `end`.
   bool pinned_below(Address end) const;
@@ -143,6 +145,9 @@ class DeviceMemory {
 
   /// Gives up what the budget no longer allows, outside any request. Blocks that cannot leave stay.
   void relieve();
+  /// Gives up what has to leave for `size` bytes of weights whose rows are spread and that are about to be loaded, and books
+  /// what the backend takes beside them. Errors: over_budget (what cannot leave is too much).
+  Status make_way(Bytes size, Bytes backend);
   /// Gives up everything that can leave, and the zone.
   void unload(Leaving why);
   /// Makes the zone smaller again after a request that failed. Allocates the zone's last part.
@@ -208,6 +213,7 @@ class DeviceMemory {
                const std::vector<Occupant>& carried);
   void unpack(Luggage& luggage, const std::vector<Arena::Shelf>& fresh);
   bool copy(Address at, std::span<std::byte> bytes, bool to_device);
+  void relieve_to(Bytes capacity);
   RoomQuestion question(Bytes capacity, Bytes zone) const;
   Result<Decision> decide(const Need& need) const;
   Status carry_out(const Need& need, const Decision& decision);

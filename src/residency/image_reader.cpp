@@ -62,7 +62,7 @@ std::vector<ReadRun> plan_reads(std::span<const WeightRecipe> recipes, const Blo
                                 const std::vector<bool>& skip) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < recipes.size(); ++i)
-    if (skip.empty() || !skip[i]) order.push_back(i);
+    if (!layout.tensors[i].apart && (skip.empty() || !skip[i])) order.push_back(i);
   const auto key = [&](std::size_t i) {
     return std::tuple<const std::string&, Bytes, Bytes>(recipes[i].file->file->path(), recipes[i].begin,
                                                         layout.tensors[i].offset);
@@ -137,6 +137,7 @@ Status copy_image(std::span<const WeightRecipe> recipes, const BlockLayout& layo
   assert(image.size() == layout.size);
   clear_padding(layout, image);
   for (std::size_t i = 0; i < recipes.size(); ++i) {
+    if (layout.tensors[i].apart) continue;
     const WeightRecipe& recipe = recipes[i];
     const auto out = place(layout.tensors[i], image);
     SLUICE_TRY(for_pieces(recipe, kPiece, [&](std::int64_t first, std::int64_t count, Bytes from, Bytes size) -> Status {

@@ -15,6 +15,7 @@
 #include "residency/host_images.h"
 #include "residency/image_reader.h"
 #include "residency/mapped_file.h"
+#include "residency/split_weights.h"
 
 namespace sluice {
 namespace {
@@ -33,10 +34,12 @@ struct Component {
   HostImages images;  // HostTier::read only
 
   // What follows changes in `place` and `assign` alone, while nobody uses the component.
-  std::vector<std::size_t> candidates;  // the devices its blocks may be on
-  std::vector<std::size_t> device_of;   // [block]
-  std::vector<BlockLayout> layouts;     // [block]
-  std::vector<bool> mappable;           // [block]
+  std::vector<std::size_t> candidates;      // the devices its blocks may be on
+  std::vector<std::size_t> device_of;       // [block]
+  std::vector<BlockLayout> layouts;         // [block]
+  std::vector<bool> mappable;               // [block]
+  std::optional<SplitWeights> split;        // changes in `share_rows`, `load_split` and `unload_split`
+  std::vector<SplitWeights::Weight> apart;  // by block
   Bytes weight_bytes = 0;
 
   // Grow under the store's mutex only, so that who sees 0 under it knows that nobody comes.
@@ -99,7 +102,10 @@ Status in_use_error(const Component& c) {
 
 struct WeightStore::Impl {
   Impl(std::vector<Device*> d, Options o)
-      : devices(std::move(d)), options(std::move(o)), pool(options.host_budget, options.pinned_budget) {
+      : devices(std::move(d)),
+        options(std::move(o)),
+        pool(options.host_budget, options.pinned_budget),
+        split_on(devices.size()) {
     assert(!devices.empty());
   }
 
@@ -109,7 +115,8 @@ struct WeightStore::Impl {
   Scratch scratch;
   std::vector<Lease> scratch_leases;  // one for each time it grew
   std::atomic<Bytes> bytes_read{0}, fetched{0};
-  std::atomic<std::uint64_t> clock{0};  // of uses of images
+  std::atomic<std::uint64_t> clock{0};       // of uses of images
+  std::vector<std::atomic<Bytes>> split_on;  // per device: bytes of loaded weights whose rows are spread
 
   mutable std::mutex mutex;  // guards what follows; never held while a file is read
   std::vector<std::shared_ptr<Component>> components;
@@ -139,8 +146,9 @@ struct WeightStore::Impl {
   bool block_mappable(const Component& c, std::size_t block) const {
     const BlockLayout& layout = c.layouts[block];
     Device& device = *devices[c.device_of[block]];
-    if (!in_place_device(device) || layout.tensors.empty()) return false;
+    if (!in_place_device(device) || layout.size == 0) return false;
     for (std::size_t w = 0; w < layout.tensors.size(); ++w) {
+      if (layout.tensors[w].apart) continue;
       const WeightRecipe& recipe = c.recipes[block][w];
       const Bytes alignment = std::max<Bytes>(device.info().alignment, ggml_backend_buft_get_alignment(device.buffer_type()));
       MappedFile& mapping = c.mapping_of(recipe);
@@ -150,7 +158,15 @@ struct WeightStore::Impl {
   }
 
   BlockLayout layout_for(const Component& c, std::size_t block, std::size_t device) const {
-    return lay_out_block(c.model->blocks[block], c.recipes[block], *devices[device]);
+    const Block& what = c.model->blocks[block];
+    if (!c.split) return lay_out_block(what, c.recipes[block], *devices[device]);
+    std::vector<bool> apart(what.weights.size(), false);
+    for (std::uint32_t w = 0; w < apart.size(); ++w)
+      apart[w] = what.weights[w].role == WeightRole::matrix && !c.ties.contains({static_cast<std::uint32_t>(block), w}) &&
+                 c.split->takes(c.recipes[block][w].type, what.weights[w].shape);
+    BlockLayout layout = lay_out_block(what, c.recipes[block], *devices[device], apart);
+    layout.apart_in = c.split->stand_in();
+    return layout;
   }
 
   void lay_out(Component& c, std::vector<std::size_t> device_of, std::vector<BlockLayout> layouts) const {
@@ -158,8 +174,16 @@ struct WeightStore::Impl {
     c.layouts = std::move(layouts);
     c.weight_bytes = 0;
     c.mappable.clear();
+    c.apart.clear();
     for (std::size_t b = 0; b < c.layouts.size(); ++b) {
       c.weight_bytes += c.layouts[b].size;
+      for (std::size_t w = 0; w < c.layouts[b].tensors.size(); ++w) {
+        const auto& tensor = c.layouts[b].tensors[w];
+        if (!tensor.apart) continue;
+        c.weight_bytes += tensor.size;
+        c.apart.push_back(
+            {static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(w), tensor.type, tensor.shape[0], tensor.shape[1]});
+      }
       c.mappable.push_back(block_mappable(c, b));
     }
   }
@@ -385,10 +409,19 @@ struct WeightStore::Impl {
         return fail(Code::invalid_argument,
                     fmt::format("component '{}' cannot leave its device: block '{}' holds what its file does not", c.name,
                                 c.model->blocks[b].name));
+    if (c.split && (whole || device_of != c.device_of))
+      return fail(Code::invalid_argument,
+                  fmt::format("component '{}' cannot leave its device: rows of its weights lie spread over several", c.name));
     if (device_of == c.device_of) return {};
     std::vector<BlockLayout> layouts;
     for (std::size_t b = 0; b < c.layouts.size(); ++b)
       layouts.push_back(device_of[b] == c.device_of[b] ? c.layouts[b] : layout_for(c, b, device_of[b]));
+    lay_out_anew(c, std::move(device_of), std::move(layouts));
+    return {};
+  }
+
+  /// Under the mutex; nobody uses the component.
+  void lay_out_anew(Component& c, std::vector<std::size_t> device_of, std::vector<BlockLayout> layouts) {
     std::vector<std::size_t> anew;
     for (std::size_t b = 0; b < layouts.size() && options.tier == HostTier::read; ++b) {
       if (same_image(layouts[b], c.layouts[b])) continue;
@@ -399,7 +432,38 @@ struct WeightStore::Impl {
     lay_out(c, std::move(device_of), std::move(layouts));
     for (const std::size_t b : anew)
       if (c.layouts[b].size > 0) book_if_free(c, b);
+  }
+
+  /// A weight's bytes, whatever is kept.
+  Status fill_weight(const Component& c, const SplitWeights::Weight& weight, std::span<std::byte> out,
+                     const CancelToken& cancel) {
+    const WeightRecipe& recipe = c.recipes[weight.block][weight.weight];
+    BlockLayout alone;
+    alone.tensors = {c.layouts[weight.block].tensors[weight.weight]};
+    alone.tensors[0].apart = false;
+    alone.size = out.size();
+    // What is on the devices to stay is not wanted in the page cache.
+    if (options.tier != HostTier::mapped) return read_image({&recipe, 1}, alone, true, scratch, out, cancel, bytes_read);
+    const std::span<const std::byte> file = c.mapping_of(recipe).bytes();
+    SLUICE_TRY(copy_image({&recipe, 1}, alone, {&file, 1}, out, cancel));
+    c.mapping_of(recipe).drop(recipe.begin, recipe.bytes);
     return {};
+  }
+
+  void count_split(const Component& c, bool there) {
+    const auto bytes = c.split->bytes(c.apart);
+    for (std::size_t m = 0; m < bytes.size(); ++m) {
+      auto& sum = split_on[c.split->members()[m].index];
+      there ? sum.fetch_add(bytes[m]) : sum.fetch_sub(bytes[m]);
+    }
+  }
+
+  /// Under the mutex.
+  void forget_split(Component& c) {
+    if (!c.split || !c.split->loaded()) return;
+    count_split(c, false);
+    c.split->unload();
+    for (const auto& weight : c.apart) c.flags[weight.block].erase(BlockFlag::row_split);
   }
 
   /// Gives a block's image and booking back if nothing forbids it. Under the mutex.
@@ -484,6 +548,13 @@ Result<ComponentId> WeightStore::add(ComponentSpec spec) {
   SLUICE_ASSIGN(c.recipes, resolve_component(spec.name, *spec.model, spec.sources));
   c.file_bytes = bytes_in_files(c.recipes);
   c.ties = find_ties(c.recipes);
+  if (spec.split_rows) {
+    std::vector<SplitWeights::Member> members;
+    for (const std::size_t device : spec.devices) members.push_back({impl_->devices[device], device});
+    auto split = SplitWeights::open(std::move(members), spec.split_from);
+    if (!split) return fail_while(spec.name, std::move(split).error());
+    c.split.emplace(*std::move(split));
+  }
   const auto once = [](auto& list, const auto& item) {
     if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
   };
@@ -517,6 +588,7 @@ Status WeightStore::remove(ComponentId component) {
   auto& place = impl_->components[component];
   assert(place);
   if (place->in_use()) return in_use_error(*place);
+  impl_->forget_split(*place);
   gone = std::move(place);
   place = nullptr;
   return {};
@@ -618,6 +690,78 @@ Status WeightStore::assign(ComponentId component, const std::vector<std::size_t>
       return fail(Code::invalid_argument, fmt::format("component '{}' has no business on device {}", c.name, device));
   return impl_->move_blocks(c, device_of, false);
 }
+
+bool WeightStore::splits_rows(ComponentId component) const { return impl_->find(component)->split.has_value(); }
+
+Result<bool> WeightStore::share_rows(ComponentId component, std::vector<float> shares) {
+  const std::lock_guard lock(impl_->mutex);
+  Component& c = *impl_->find_locked(component);
+  if (!c.split || c.split->loaded() || c.in_use() || c.split->shares() == shares) return false;
+  const auto before = c.split->shares();
+  if (auto set = c.split->set_shares(std::move(shares)); !set) {
+    (void)c.split->set_shares(before);
+    return fail_while(c.name, std::move(set).error());
+  }
+  std::vector<BlockLayout> layouts;
+  for (std::size_t b = 0; b < c.layouts.size(); ++b) layouts.push_back(impl_->layout_for(c, b, c.device_of[b]));
+  impl_->lay_out_anew(c, c.device_of, std::move(layouts));
+  return true;
+}
+
+std::vector<Bytes> WeightStore::split_bytes(ComponentId component) const {
+  const std::lock_guard lock(impl_->mutex);
+  const Component& c = *impl_->find_locked(component);
+  std::vector<Bytes> bytes(impl_->devices.size(), 0);
+  if (!c.split) return bytes;
+  const auto each = c.split->bytes(c.apart);
+  for (std::size_t m = 0; m < each.size(); ++m) bytes[c.split->members()[m].index] = each[m];
+  return bytes;
+}
+
+Status WeightStore::load_split(ComponentId component, const CancelToken& cancel) {
+  const auto shared = impl_->find(component);
+  Component& c = *shared;
+  if (!c.split || c.split->loaded() || c.apart.empty()) return {};
+  Bytes largest = 0;
+  for (const auto& weight : c.apart) largest = std::max(largest, c.layouts[weight.block].tensors[weight.weight].size);
+  SLUICE_ASSIGN(const Lease lease, impl_->pool.all().reserve(Use::staging, largest));
+  SLUICE_ASSIGN(const HostPiece staging, impl_->pool.allocate(*c.split->members()[0].device, Use::staging, largest));
+  const auto fetch = [&](const SplitWeights::Weight& weight) -> Result<std::span<const std::byte>> {
+    const auto out = staging.buffer->bytes().first(c.layouts[weight.block].tensors[weight.weight].size);
+    SLUICE_TRY(impl_->fill_weight(c, weight, out, cancel));
+    return out;
+  };
+  if (auto done = c.split->load(c.apart, fetch, cancel); !done)
+    return fail_while(fmt::format("{}, spreading rows over devices", c.name), std::move(done).error());
+  const std::lock_guard lock(impl_->mutex);
+  impl_->count_split(c, true);
+  for (const auto& weight : c.apart) c.flags[weight.block].insert(BlockFlag::row_split);
+  return {};
+}
+
+void WeightStore::unload_split(ComponentId component) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->forget_split(*impl_->find_locked(component));
+}
+
+bool WeightStore::split_loaded(ComponentId component) const {
+  const std::lock_guard lock(impl_->mutex);
+  const Component& c = *impl_->find_locked(component);
+  return c.split && c.split->loaded();
+}
+
+const ggml_tensor* WeightStore::split_tensor(BlockId block, std::size_t weight) const {
+  const auto component = impl_->find(block.component);
+  return component->split ? component->split->find(block.block, static_cast<std::uint32_t>(weight)) : nullptr;
+}
+
+int WeightStore::split_generation(ComponentId component) const {
+  const std::lock_guard lock(impl_->mutex);
+  const Component& c = *impl_->find_locked(component);
+  return c.split ? c.split->generation() : 0;
+}
+
+Bytes WeightStore::split_on(std::size_t device) const { return impl_->split_on[device].load(); }
 
 Status WeightStore::load(ComponentId component, const CancelToken& cancel, const LoadProgress& progress) {
   std::string warning;

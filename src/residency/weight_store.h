@@ -26,6 +26,11 @@ struct ComponentSpec {
   /// Which of the store's devices its blocks may be on, in the order in which they are dealt out; all are on the first until
   /// `assign` says otherwise.
   std::vector<std::size_t> devices = {0};
+  /// The rows of its large matrices lie spread over `devices`, the first of which runs all its blocks. They are no part of the
+  /// blocks' images, and stay where they are from `load_split` on.
+  bool split_rows = false;
+  std::int64_t split_from = 256;  ///< which matrices are large: those with so many rows and columns; smaller ones cost more
+                                  ///< in crossing than they spare
 };
 
 /// How host copies are kept between uses.
@@ -35,10 +40,10 @@ enum class HostTier {
   read,    ///< images are read once and kept in pageable or pinned memory, as the host budget allows
 };
 
-/// What forbids that a block leaves its place: a copy that its file cannot give back.
+/// What forbids that a block goes to another device, and that its kept image is given back.
 enum class BlockFlag {
-  merged,     ///< LoRA factors were added to its device copy
-  row_split,  ///< its weights are spread over several devices by their backend
+  merged,     ///< LoRA factors were added to its device copy, which its file cannot give back: that does not leave either
+  row_split,  ///< rows of its weights lie spread over several devices: nothing is merged into it; its image comes and goes
 };
 
 /// Bytes of a load that are done, of all that it brings.
@@ -108,11 +113,35 @@ class WeightStore {
   /// Puts a component on another device, and on no other from now on, loaded or not, all or nothing. Layouts and in-place use
   /// are decided anew; kept images stay where the layout is the same and are made anew at next use where it is not. References
   /// that `layout` gave end. Copies on the old device are the caller's to forget. Errors: invalid_argument (held, being
-  /// fetched, a flagged block, no such device).
+  /// fetched, a flagged block, spread rows, no such device).
   Status place(ComponentId component, std::size_t device);
   /// Deals a component's blocks out to devices of `devices_of`, one for each block. Otherwise as `place`; a flagged block only
   /// has to stay where it is.
   Status assign(ComponentId component, const std::vector<std::size_t>& device_of);
+
+  // Rows that lie spread over several devices (ComponentSpec::split_rows).
+
+  /// Whether the component is registered so.
+  bool splits_rows(ComponentId component) const;
+  /// Sets who gets which share of the rows, parallel to `devices_of`, and lays the blocks out anew: a device that would get no
+  /// row of a weight cannot compute with it. Whether anything changed; nothing does while the weights are loaded or the
+  /// component is in use. References that `layout` gave end then, and copies of its blocks are the caller's to forget. Errors:
+  /// those of Device::allocate_split.
+  Result<bool> share_rows(ComponentId component, std::vector<float> shares);
+  /// What these weights take of each of the store's devices, loaded or not: an upper bound (device/row_split.h).
+  std::vector<Bytes> split_bytes(ComponentId component) const;
+  /// Loads them, weight by weight, into memory leased on each device's ledger, and flags their blocks. The caller has the
+  /// devices, and made room. All or nothing. Cost: their bytes once from the file and over the link. Errors: over_budget (also
+  /// the host's, for staging), device_oom, device_failed, io, corrupt, cancelled.
+  Status load_split(ComponentId component, const CancelToken& cancel);
+  /// Takes that back. Tensors that took a place over mean nothing then.
+  void unload_split(ComponentId component);
+  bool split_loaded(ComponentId component) const;
+  /// A loaded weight that is apart from its block's image; nullptr: it is not. Valid as long as `split_generation` stays.
+  const ggml_tensor* split_tensor(BlockId block, std::size_t weight) const;
+  int split_generation(ComponentId component) const;
+  /// Bytes that such weights of all components have on a device now. Cheap.
+  Bytes split_on(std::size_t device) const;
 
   /// Makes all kept images of a component (HostTier::read), reading each byte of its files at most once (but where blocks want
   /// the same bytes in several types and none as they are), or asks the system to read its mapped files ahead
@@ -137,7 +166,7 @@ class WeightStore {
   const Model& model(ComponentId component) const;
   /// How many are registered now.
   std::size_t components() const;
-  /// Sum of layout sizes.
+  /// Sum of layout sizes, and of weights apart from them.
   Bytes weight_bytes(ComponentId component) const;
   /// Bytes of the component's weights in their files; tied ones (same bytes, same device type) count once.
   Bytes file_bytes(ComponentId component) const;
@@ -160,7 +189,8 @@ class WeightStore {
   /// holds the component while the tensor lives. Errors: invalid_argument (another type or shape), device_failed.
   Result<bool> bind_mapped(BlockId block, std::size_t weight, ggml_tensor* tensor);
   /// Whether every weight of the block can be used in place: a device whose memory is the host's and that maps it (the CPU,
-  /// integrated ones whose driver can), HostTier::mapped, identity recipes at offsets aligned for the device. Such a block needs no copy and no arena bytes. False for a block without weights.
+  /// integrated ones whose driver can), HostTier::mapped, identity recipes at offsets aligned for the device. Such a block
+  /// needs no copy and no arena bytes. False for a block without weights.
   bool mappable(BlockId block) const;
 
   /// Gathers rows of a 2-D table (token embeddings) on the host: out[i] = table[rows[i]], widened to f32, shape [width,

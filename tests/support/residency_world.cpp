@@ -105,7 +105,7 @@ std::string describe(const Step& s) {
     }
     case Op::hold: return fmt::format("hold({}, {})", models, s.block);
     case Op::unhold: return fmt::format("unhold({})", s.n);
-    case Op::flag: return fmt::format("flag({}, {}, {})", models, s.block, s.n % 2 == 0 ? "merged" : "row_split");
+    case Op::flag: return fmt::format("flag({}, {})", models, s.block);
     case Op::unflag: return fmt::format("unflag({}, {})", models, s.block);
     case Op::budget: return fmt::format("budget({}, {})", s.device, size_text(s.size));
     case Op::relieve: return fmt::format("relieve({})", s.device);
@@ -616,13 +616,12 @@ std::vector<std::string> World::apply(const Step& step) {
       break;
     case Op::flag:
       if (!component) break;
-      quiet("flag", [&] { store_->set_flag(block, step.n % 2 == 0 ? BlockFlag::merged : BlockFlag::row_split); });
+      quiet("flag", [&] { store_->set_flag(block, BlockFlag::merged); });
       flags_.insert(block);
       break;
     case Op::unflag:
       if (!component) break;
       store_->set_flag(block, BlockFlag::merged, false);
-      store_->set_flag(block, BlockFlag::row_split, false);
       flags_.erase(block);
       break;
     case Op::budget: {
@@ -807,10 +806,7 @@ void World::check() {
 std::vector<std::string> World::end() {
   broken_.clear();
   holds_.clear();
-  for (const BlockId id : flags_) {
-    store_->set_flag(id, BlockFlag::merged, false);
-    store_->set_flag(id, BlockFlag::row_split, false);
-  }
+  for (const BlockId id : flags_) store_->set_flag(id, BlockFlag::merged, false);
   flags_.clear();
   for (std::size_t s = 0; s < kSessions; ++s) forget_session(s, true);
   for (auto& cache : caches_) {
