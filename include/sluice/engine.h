@@ -55,6 +55,9 @@ struct ModelOptions {
   /// Which of the engine's devices a component ("text", "denoiser", "vae") runs on: a name, or several joined by '+', over
   /// which its blocks are spread. What is not named is spread over all.
   std::map<std::string, std::string> place;
+  /// How several devices share a model: "blocks" (each runs some of them) or "rows" (the first runs all blocks; rows of large
+  /// weights lie on the others too, where their backend can, and stay there as long as the model is open).
+  std::string split = "blocks";
 };
 
 /// Options of an engine, and of the model it opens with. Everything has a default: a model path is enough.

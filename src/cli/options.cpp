@@ -212,6 +212,13 @@ std::vector<Option> make_options() {
   add("place", 0, "name=name", "", "all devices",
       "where a component runs, as text=cpu,denoiser=vulkan0,vae=vulkan0; several devices joined by + share its blocks",
       set_place);
+  add("split", 0, "name", "", engine.split,
+      "how several devices share a model: blocks (each runs some), or rows (the first runs all, rows of large weights lie on "
+      "the others too; CUDA and its kin)",
+      [](Settings& s, const std::string& text) -> Status {
+        s.engine.split = text;
+        return {};
+      });
   add("device-budget", 0, "size", "bytes", "what is free",
       "most device memory to use, as 6GiB; -1GiB leaves one free; with several devices vulkan0=6GiB,cpu=8GiB; less memory "
       "means "

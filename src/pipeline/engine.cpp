@@ -55,6 +55,7 @@ class EngineImpl final : public Engine {
     use.budget = memory.budget();
     use.zone = memory.zone();
     for (const auto& o : memory.occupants()) (o.booked ? use.mapped : use.residents) += o.size;
+    use.residents += core_->store.split_on(device);
     use.backend = memory.backend();
     use.host_pinned = core_->store.pinned_ledger().report().total;
     use.host_pageable = core_->store.host_ledger().report().total - use.host_pinned;

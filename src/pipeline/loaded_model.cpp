@@ -10,7 +10,10 @@ namespace {
 constexpr int kMostModels = 1000;
 
 ComponentSpec spec_of(std::string name, const Component& component, const std::vector<std::size_t>& devices) {
-  ComponentSpec spec{std::move(name), component.model.get(), {}, devices};
+  ComponentSpec spec;
+  spec.name = std::move(name);
+  spec.model = component.model.get();
+  spec.devices = devices;
   for (const auto& block : component.origins) {
     std::vector<WeightSource> sources;
     for (const auto& origin : block) sources.push_back({origin.file, origin.tensor});
@@ -67,17 +70,20 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFiles& paths, const F
     model->sources.push_back(label + name);
     return {};
   };
-  const auto add = [&](const char* name, const Component& component,
-                       const std::vector<std::size_t>& devices) -> Result<ComponentId> {
-    auto id = store.add(spec_of(label + name, component, devices));
+  const auto add = [&](const char* name, const Component& component, const std::vector<std::size_t>& devices,
+                       bool rows = false) -> Result<ComponentId> {
+    ComponentSpec spec = spec_of(label + name, component, devices);
+    spec.split_rows = rows && places.spread_rows && devices.size() > 1;
+    spec.split_from = places.spread_from;
+    auto id = store.add(std::move(spec));
     if (id) added.push_back(*id);
     return id;
   };
   const auto add_all = [&]() -> Status {
     SLUICE_TRY(add_source("vae", sd1.autoencoder));
     SLUICE_TRY(add_source("clip-l", sd1.text));
-    SLUICE_ASSIGN(model->text, add("text encoder", model->parts.text.component, places.text));
-    SLUICE_ASSIGN(model->denoiser, add("denoiser", model->parts.denoiser.component, places.denoiser));
+    SLUICE_ASSIGN(model->text, add("text encoder", model->parts.text.component, places.text, true));
+    SLUICE_ASSIGN(model->denoiser, add("denoiser", model->parts.denoiser.component, places.denoiser, true));
     SLUICE_ASSIGN(model->decoder, add("decoder", model->parts.autoencoder.decoder, places.vae));
     if (model->parts.autoencoder.encoder) {
       SLUICE_ASSIGN(model->encoder, add("image encoder", *model->parts.autoencoder.encoder, places.vae));

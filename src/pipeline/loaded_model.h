@@ -36,6 +36,10 @@ struct LoadedModel {
 /// Which of the store's devices a model's components may be on, in order.
 struct ModelPlaces {
   std::vector<std::size_t> text = {0}, denoiser = {0}, vae = {0};
+  /// The rows of the denoiser's and the text encoder's large weights lie spread over their devices, where they may be on
+  /// several. Autoencoders have few matrices: their blocks are dealt out as ever.
+  bool spread_rows = false;
+  std::int64_t spread_from = 256;  ///< rows and columns of a large weight
 };
 
 /// Opens a model's files and registers them and its components, all or nothing; of several models in one store, the second's

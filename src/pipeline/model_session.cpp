@@ -8,6 +8,7 @@
 #include "pipeline/parameters.h"
 #include "pipeline/plan_report.h"
 #include "pipeline/text_to_image.h"
+#include "residency/split_weights.h"
 
 namespace sluice {
 namespace {
@@ -79,6 +80,7 @@ class ModelSessionImpl final : public ModelSession, public IdleListener {
     SLUICE_ASSIGN(places.text, core_->places_for(options, "text"));
     SLUICE_ASSIGN(places.denoiser, core_->places_for(options, "denoiser"));
     SLUICE_ASSIGN(places.vae, core_->places_for(options, "vae"));
+    SLUICE_TRY(spread_rows(options, places));
     SLUICE_ASSIGN(model_, load_model({options.model, options.vae, options.clip_l}, *system_files(), core_->store,
                                      core_->options.log, places));
     if (options.load == Load::eager) {
@@ -165,6 +167,31 @@ class ModelSessionImpl final : public ModelSession, public IdleListener {
    private:
     EngineCore& core_;
   };
+
+  Status spread_rows(const ModelOptions& options, ModelPlaces& places) const {
+    if (options.split == "blocks") return {};
+    if (options.split != "rows")
+      return fail(Code::invalid_argument, fmt::format("split '{}' is unknown: use blocks or rows", options.split));
+    places.spread_rows = true;
+    bool several = false;
+    for (auto* list : {&places.text, &places.denoiser}) {
+      // One device computes with all of it: nobody stands in for what it lacks.
+      if (core_->fallback) std::erase(*list, *core_->fallback);
+      several = several || list->size() > 1;
+      if (list->size() < 2) continue;
+      std::vector<SplitWeights::Member> members;
+      for (const std::size_t d : *list) members.push_back({core_->devices[d].get(), d});
+      if (auto can = SplitWeights::open(std::move(members), places.spread_from); !can)
+        return fail(
+            Code::invalid_argument,
+            fmt::format("--split rows: {}: leave --split at blocks, which runs some blocks on each", can.error().message));
+    }
+    if (!several)
+      return fail(Code::invalid_argument,
+                  "--split rows spreads weights over several devices, and there is one: name more with --device, as "
+                  "cuda0,cuda1, or leave --split at blocks");
+    return {};
+  }
 
   /// Of all devices together.
   DeviceMemory::Counters moves() const {

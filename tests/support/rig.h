@@ -27,6 +27,7 @@ struct RigOptions {
   std::optional<Bytes> budget;  ///< backend account included
   /// Further simulated devices, with their budgets: then every component may be spread over all.
   std::vector<std::pair<SimOptions, std::optional<Bytes>>> more;
+  std::int64_t spread_from = 0;  ///< with `more`: rows of matrices of so many rows and columns lie on all of them; 0: none
   HostTier tier = HostTier::mapped;
   PlanOptions plan;
   std::string model = kDemoModel;
@@ -53,6 +54,8 @@ class Rig {
       devices.push_back(std::move(device));
     }
     ModelPlaces places;
+    places.spread_rows = options.spread_from > 0;
+    places.spread_from = options.spread_from;
     for (const auto& [sim, budget] : options.more) {
       for (auto* list : {&places.text, &places.denoiser, &places.vae}) list->push_back(devices.size());
       SLUICE_TRY(simulate(sim));
