@@ -31,6 +31,12 @@ std::string advice(const Error& error) {
                             : "raise --host-budget or choose --tier mapped or --tier disk";
       }
       if (error.needed == 0) return "raise --device-budget or lower --width/--height";
+      // Of several devices the message names the one to raise.
+      if (const auto at = error.message.find("raise --device-budget to "); at != std::string::npos) {
+        const auto word = error.message.substr(at, error.message.find(' ', at + 25) - at);
+        if (word.find('=') != std::string::npos)
+          return "that number holds for the other devices' budgets as they are; --place puts a component on another device";
+      }
       return fmt::format("needs {} ({} bytes), budget {} ({} bytes): raise --device-budget to {} or lower --width/--height",
                          format_bytes(error.needed), error.needed, format_bytes(error.available), error.available,
                          error.needed);
@@ -50,8 +56,6 @@ std::string advice(const Error& error) {
 }  // namespace
 
 std::string explain(const Error& error) {
-  // A refusal that says what to raise needs no more advice.
-  if (error.code == Code::over_budget && error.message.find("--device-budget") != std::string::npos) return error.message;
   return fmt::format("{}\n  {}", error.message.empty() ? std::string(code_name(error.code)) : error.message, advice(error));
 }
 
