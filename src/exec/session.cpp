@@ -171,7 +171,21 @@ Result<std::unique_ptr<Prepared>> Session::plan_anew(const std::vector<StageSpec
   std::vector<Bytes> backends;
   SLUICE_ASSIGN(prepared->stages, build_stages(specs, backends));
   SLUICE_TRY(divide(*prepared));
-  for (auto& part : prepared->parts) SLUICE_TRY(plan_part(*prepared, part, backends[part.device]));
+  std::optional<Error> refusal;
+  for (auto& part : prepared->parts) {
+    const std::size_t first = refused_on_;
+    auto planned = plan_part(*prepared, part, backends[part.device]);
+    if (planned) continue;
+    if (!refusal) {
+      refusal = std::move(planned).error();
+      if (refusal->code != Code::over_budget) break;
+    } else if (planned.error().code == Code::over_budget) {
+      refused_on_ = first;
+      refusal->message += kAnotherToo;
+      break;
+    }
+  }
+  if (refusal) return fail(*std::move(refusal));
   SLUICE_TRY(check_holders(*prepared));
   return prepared;
 }

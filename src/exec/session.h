@@ -79,9 +79,10 @@ class Session {
   /// Builds (or finds) graphs and plans for these stages; nothing is allocated on a device. Blocks are dealt out anew where
   /// budgets changed or no plan fits as they are, unless their component is in use.
   /// Errors: over_budget with needed = the smallest budget (backend included) of the device `refused_on` and available = its
-  /// budget; where several devices share the work, with the others' budgets as they are; where rows are spread over devices in
-  /// proportion to their budgets, that number allows for the larger share it brings. unsupported where no device of a
-  /// component can run one of its blocks.
+  /// budget; where several devices share the work, with the others' budgets as they are (the message says so where another
+  /// device has to get more as well, and there is no number where no single budget would do for a stage); where rows are spread
+  /// over devices in proportion to their budgets, that number allows for the larger share it brings. unsupported where no
+  /// device of a component can run one of its blocks.
   Result<Prepared*> prepare(const std::vector<StageSpec>& specs);
   /// What the device that was to have this block lacks for it, in words; empty where nothing was in the way.
   std::string why_elsewhere(BlockId block) const;
@@ -160,12 +161,17 @@ class Session {
   Result<Survey> survey(const StageSpec& spec, const std::vector<std::size_t>& candidates) const;
   /// Nothing where no way of dealing fits; `ways_out`: the devices of which raising one would be enough.
   Result<std::optional<Stage>> deal_out(const StageSpec& spec, const std::vector<std::size_t>& candidates, Survey& survey,
-                                        const std::vector<Bytes>& backends, std::vector<Lack>& ways_out);
-  Status assign(ComponentId component, const std::vector<std::size_t>& device_of);
-  /// The devices on which a stage does not fit as it is dealt out. `backends`: per device.
-  std::vector<Lack> lacking(const Stage& stage, const std::vector<Bytes>& backends) const;
+                                        const std::vector<Bytes>& backends, bool alone, std::vector<Lack>& ways_out);
+  /// Forgets plans and device copies of blocks that were on other devices before.
+  void moved(ComponentId component, const std::vector<std::size_t>& before);
+  /// With buffers as large as its objects need.
+  Result<Stage> build_stage(const StageSpec& spec) const;
+  /// The devices on which a stage does not fit as it is dealt out. `backends`: per device. `alone`: the request has no other.
+  std::vector<Lack> lacking(const Stage& stage, const std::vector<Bytes>& backends, bool alone) const;
   tl::unexpected<Error> refuse(const std::vector<std::vector<Lack>>& refusals);
 
+  /// Added to a refusal that raising one budget does not end.
+  static constexpr const char* kAnotherToo = ", and another stage does not fit another device";
   Status divide(Prepared& prepared);
   Status plan_part(Prepared& prepared, Prepared::Part& part, Bytes backend);
   void measure(const std::vector<StageSpec>& specs, Prepared::Part& part, std::set<BlockId> planned) const;

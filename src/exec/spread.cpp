@@ -23,14 +23,9 @@ struct Scored {
 class Dealer {
  public:
   Dealer(const std::vector<SpreadDevice>& devices, const std::vector<SpreadValue>& values, std::optional<std::size_t> fallback)
-      : devices_(devices), values_(values), fallback_(fallback), blocks_(devices[0].weights.size()), live_(blocks_, 0) {
+      : devices_(devices), values_(values), fallback_(fallback), blocks_(devices[0].weights.size()) {
     for (std::size_t d = 0; d < devices.size(); ++d)
       if (d != fallback) dealt_.push_back(d);
-    for (const SpreadValue& value : values) {
-      const int from = std::max(value.written_by, 0);
-      const int to = value.read_by.empty() ? from : value.read_by.back();
-      for (int b = from; b <= to; ++b) live_[static_cast<std::size_t>(b)] += value.size;
-    }
     double all = 0;
     for (const std::size_t d : dealt_) {
       const Bytes whole = std::accumulate(devices[d].weights.begin(), devices[d].weights.end(), Bytes{0});
@@ -79,6 +74,56 @@ class Dealer {
     return std::nullopt;
   }
 
+  /// What of the values is on a block's own device while it runs, in its most demanding lane.
+  struct Live {
+    Bytes all = 0;                     // of every lane: written before, needed after
+    Bytes ending = 0, ending_1 = 0;    // last needed here: of all lanes that are yet to come, and of one
+    Bytes written = 0, written_1 = 0;  // written here: of all lanes until now, and of one
+    Bytes least() const { return all + std::max(ending + written_1, ending_1 + written); }
+  };
+
+  /// Per block. As in Stage: a value is at home from its block to its last reader there or its first elsewhere, and on another
+  /// device from its first to its last reader there.
+  std::vector<Live> live_of(const std::vector<std::size_t>& device_of) const {
+    std::vector<Live> live(blocks_);
+    const int end = static_cast<int>(blocks_);
+    struct Reads {
+      int first = -1, last = -1;
+    };
+    std::vector<Reads> reads(devices_.size());
+    for (const SpreadValue& value : values_) {
+      reads.assign(devices_.size(), {});
+      for (const int b : value.read_by) {
+        Reads& r = reads[device_of[static_cast<std::size_t>(b)]];
+        if (r.first < 0) r.first = b;
+        r.last = b;
+      }
+      for (std::size_t d = 0; d < devices_.size(); ++d) {
+        const bool home = value.written_by >= 0 && device_of[static_cast<std::size_t>(value.written_by)] == d;
+        if (!home && reads[d].first < 0) continue;
+        int from = value.written_by < 0 ? -1 : home ? value.written_by : reads[d].first;
+        int to = std::max(reads[d].last, home ? value.written_by : -1);
+        for (const Reads& r : reads) to = home ? std::max(to, r.first) : to;
+        if (value.once) from = -1;
+        if (value.once || (home && value.output)) to = end;
+        const Bytes one = value.lane > 0 ? value.lane : value.size;
+        for (int b = std::max(from, 0); b <= std::min(to, end - 1); ++b) {
+          if (device_of[static_cast<std::size_t>(b)] != d) continue;
+          Live& l = live[static_cast<std::size_t>(b)];
+          if (from < b && b < to)
+            l.all += value.size;
+          else if (from < b)
+            l.ending += value.size, l.ending_1 += one;
+          else if (b < to)
+            l.written += value.size, l.written_1 += one;
+          else
+            l.all += one;
+        }
+      }
+    }
+    return live;
+  }
+
   std::optional<Scored> score(const std::vector<std::size_t>& cuts) const {
     Scored scored;
     Spread& s = scored.spread;
@@ -94,9 +139,14 @@ class Dealer {
       s.device_of.push_back(*device);
       s.elsewhere.push_back(devices_[dealt_[run]].unable[b]);
       weights[*device] += d.weights[b];
-      beside[*device] = std::max(beside[*device], d.workspace[b] + live_[b]);
-      s.least[*device] = std::max(s.least[*device], d.weights[b] + d.workspace[b] + live_[b]);
       compute_s += d.compute_s[b];
+    }
+    const auto live = live_of(s.device_of);
+    for (std::size_t b = 0; b < blocks_; ++b) {
+      const std::size_t device = s.device_of[b];
+      const Bytes own = devices_[device].workspace[b] + live[b].least();
+      beside[device] = std::max(beside[device], own);
+      s.least[device] = std::max(s.least[device], devices_[device].weights[b] + own);
     }
     s.step_s = compute_s;
     s.fits = true;
@@ -129,7 +179,6 @@ class Dealer {
   const std::vector<SpreadValue>& values_;
   const std::optional<std::size_t> fallback_;
   const std::size_t blocks_;
-  std::vector<Bytes> live_;  // per block, as if all values were on one device
   std::vector<std::size_t> dealt_, positions_;
   std::vector<double> due_;  // parallel to dealt_: the share of the weights that a device should have
   std::vector<Scored> found_;

@@ -14,7 +14,7 @@ struct SpreadDevice {
   std::optional<Bytes> capacity;  ///< bytes that weights, state and workspace may take there; none: unlimited
   double link_bytes_per_s = 10e9;
   std::vector<Bytes> weights;    ///< of its image
-  std::vector<Bytes> workspace;  ///< of its largest lane
+  std::vector<Bytes> workspace;  ///< of its smallest lane
   std::vector<double> compute_s;
   std::vector<std::string> unable;  ///< what the device lacks for it, in words; empty: it can run there
 };
@@ -24,6 +24,9 @@ struct SpreadValue {
   Bytes size = 0;
   int written_by = -1;       ///< block; -1: the host, on every device that reads it
   std::vector<int> read_by;  ///< blocks, ascending
+  Bytes lane = 0;            ///< its smallest lane's part of `size`; 0: there is one lane
+  bool once = false;         ///< the host writes it before the first sweep only: it stays
+  bool output = false;       ///< the host reads it after the sweep
 };
 
 /// Which device each block runs on, and how that looks beforehand.
@@ -31,7 +34,7 @@ struct Spread {
   std::vector<std::size_t> device_of;  ///< per block: index into `devices`
   std::vector<std::string> elsewhere;  ///< per block: what the device whose turn it was lacks; empty: it got the block
   double step_s = 0;                   ///< max(compute, bytes that cannot stay ÷ rate of each link)
-  std::vector<Bytes> least;            ///< per device: weights, state and workspace of its most demanding block
+  std::vector<Bytes> least;            ///< per device: weights, state and workspace of its most demanding block, at least
   bool fits = false;                   ///< least ≤ capacity everywhere: necessary, not sufficient
 };
 

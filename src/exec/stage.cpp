@@ -45,7 +45,7 @@ Result<Stage> Stage::build(StageSpec spec, WeightStore& store, std::span<const S
       StageCost& cost = stage.sections_[stage.section_of_[b]].cost;
       BlockCost& block = cost.blocks[b];
       block.weights = align_up(layout(b).size, cost.alignment);
-      stage.workspaces_.push_back(place_workspace(g.graph, g.outputs, device.buffer_type(), cost.chunk));
+      stage.workspaces_.push_back(place_workspace(g.graph, g.outputs, device.buffer_type(), cost.chunk, cost.alignment));
       const WorkspaceLayout& workspace = stage.workspaces_.back();
       block.workspace = std::max(block.workspace, align_up(workspace.size, cost.alignment));
       block.contiguous = std::max(block.contiguous, align_up(workspace.largest, cost.alignment));

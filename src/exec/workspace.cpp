@@ -57,8 +57,12 @@ struct Place {
 
 class Placer {
  public:
-  Placer(ggml_cgraph* graph, const std::vector<ggml_tensor*>& elsewhere, ggml_backend_buffer_type_t type)
-      : graph_(graph), count_(ggml_graph_n_nodes(graph)), elsewhere_(elsewhere.begin(), elsewhere.end()), type_(type) {
+  Placer(ggml_cgraph* graph, const std::vector<ggml_tensor*>& elsewhere, ggml_backend_buffer_type_t type, Bytes alignment)
+      : graph_(graph),
+        count_(ggml_graph_n_nodes(graph)),
+        elsewhere_(elsewhere.begin(), elsewhere.end()),
+        type_(type),
+        alignment_(alignment) {
     for (int i = 0; i < count_; ++i) {
       ggml_tensor* node = ggml_graph_node(graph_, i);
       if (needs_memory(node)) last_reader_.emplace(node, i);
@@ -95,7 +99,7 @@ class Placer {
     std::vector<Extent> extents;
     extents.reserve(places.size());
     for (const auto& place : places) extents.push_back({place.size, place.from, place.to});
-    const auto packing = pack_extents(extents, std::max(count_, 1), ggml_backend_buft_get_alignment(type_), chunk);
+    const auto packing = pack_extents(extents, std::max(count_, 1), alignment_, chunk);
     for (auto& node : layout.nodes) node.offset = packing.offsets[node.offset];
     layout.size = packing.size;
     return layout;
@@ -132,14 +136,15 @@ class Placer {
   int count_;
   std::unordered_set<const ggml_tensor*> elsewhere_;
   ggml_backend_buffer_type_t type_;
+  const Bytes alignment_;
   std::unordered_map<const ggml_tensor*, int> last_reader_;  ///< of every placed node; count_: read after the graph
 };
 
 }  // namespace
 
 WorkspaceLayout place_workspace(ggml_cgraph* graph, const std::vector<ggml_tensor*>& elsewhere, ggml_backend_buffer_type_t type,
-                                Bytes chunk) {
-  Placer placer(graph, elsewhere, type);
+                                Bytes chunk, Bytes alignment) {
+  Placer placer(graph, elsewhere, type, std::max<Bytes>(alignment, ggml_backend_buft_get_alignment(type)));
   // Taking over fixes two addresses at once, which now and then packs worse.
   auto tight = placer.place(true, chunk);
   auto loose = placer.place(false, chunk);

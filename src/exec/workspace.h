@@ -26,6 +26,6 @@ struct WorkspaceLayout {
 /// only; no node crosses one, unless it is larger than a chunk itself (`largest` tells). Sizes are the buffer type's alloc
 /// sizes. Pure on the graph; nothing is allocated. Goal: ≤ 1.02 × what ggml's own allocator needs.
 WorkspaceLayout place_workspace(ggml_cgraph* graph, const std::vector<ggml_tensor*>& elsewhere, ggml_backend_buffer_type_t type,
-                                Bytes chunk);
+                                Bytes chunk, Bytes alignment = 0);
 
 }  // namespace sluice

@@ -239,7 +239,7 @@ Result<DeviceMemory::Decision> DeviceMemory::decide(const Need& need) const {
     q.zone = zone;
     q.wanted.resize(d.to_shelve.size());
     d.carried.clear();
-    const Address kept = need.chunk > arena_.chunk_size() ? 0 : arena_.kept_by(zone);
+    const Address kept = fits_chunks(need) ? arena_.kept_by(zone) : 0;
     for (const auto& place : in_zone) {
       if (place.at >= need.workspace && place.at + place.size <= kept) continue;
       d.carried.push_back({place.block, place.at, place.size, place.loaded, false, false});
@@ -410,6 +410,8 @@ void DeviceMemory::unpack(Luggage& luggage, const std::vector<Arena::Shelf>& fre
   }
 }
 
+bool DeviceMemory::fits_chunks(const Need& need) const { return need.chunk == 0 || arena_.chunk_size() % need.chunk == 0; }
+
 Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
   for (const std::size_t i : d.room.given_up) leave(d.leave[i].block, Leaving::room);
   Luggage luggage = pack(d.room, d.leave, d.stay, d.carried);
@@ -418,7 +420,7 @@ Status DeviceMemory::carry_out(const Need& need, const Decision& d) {
   std::vector<Arena::Shelf> fresh;
   std::vector<BlockId> newly_booked;
   const auto take = [&]() -> Status {
-    if (need.chunk > arena_.chunk_size()) {
+    if (!fits_chunks(need)) {
       SLUICE_TRY(resize_zone(0));
       arena_.set_chunk_size(need.chunk);
     }

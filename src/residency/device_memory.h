@@ -113,7 +113,7 @@ class DeviceMemory {
     Bytes zone = 0;       ///< its zone: what its stages work in and the residents in their lee
     Bytes workspace = 0;  ///< of that, from its start: what some stage of it works over
     Bytes backend = 0;
-    Bytes chunk = 0;                      ///< the zone's chunks have at least this
+    Bytes chunk = 0;                      ///< the zone's chunks are a multiple of this; 0: of what the device prefers
     std::vector<ComponentId> components;  ///< the request's
     std::vector<Wanted> wanted;           ///< the first to be kept first
   };
@@ -215,6 +215,8 @@ class DeviceMemory {
   bool copy(Address at, std::span<std::byte> bytes, bool to_device);
   void relieve_to(Bytes capacity);
   RoomQuestion question(Bytes capacity, Bytes zone) const;
+  /// Whether what is planned for the need's chunks, and so crosses none of their ends, crosses none of the arena's either.
+  bool fits_chunks(const Need& need) const;
   Result<Decision> decide(const Need& need) const;
   Status carry_out(const Need& need, const Decision& decision);
   Status allocate(const std::function<Status()>& attempt);

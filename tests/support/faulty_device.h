@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "device/sim_device.h"
@@ -18,14 +19,17 @@ struct FaultSwitches {
   CancelToken token;
 };
 
-/// A simulated device whose n-th operation of a kind, counted from when it was ordered, fails.
+/// A simulated device whose n-th operation of a kind, counted from when it was ordered, fails. It may ask for a coarser
+/// alignment than the one that its buffers have.
 class FaultyDevice final : public Device {
  public:
-  FaultyDevice(std::unique_ptr<SimDevice> sim, std::shared_ptr<FaultSwitches> faults)
-      : sim_(std::move(sim)), faults_(std::move(faults)) {}
+  FaultyDevice(std::unique_ptr<SimDevice> sim, std::shared_ptr<FaultSwitches> faults, Bytes alignment = 0)
+      : sim_(std::move(sim)), faults_(std::move(faults)), info_(sim_->info()) {
+    info_.alignment = std::max(info_.alignment, alignment);
+  }
   SimDevice& sim() { return *sim_; }
 
-  const DeviceInfo& info() const override { return sim_->info(); }
+  const DeviceInfo& info() const override { return info_; }
   Ledger& ledger() override { return sim_->ledger(); }
   MemoryView memory() const override { return sim_->memory(); }
   ggml_backend_buffer_type_t buffer_type() const override { return sim_->buffer_type(); }
@@ -74,6 +78,7 @@ class FaultyDevice final : public Device {
   }
   std::unique_ptr<SimDevice> sim_;
   std::shared_ptr<FaultSwitches> faults_;
+  DeviceInfo info_;
 };
 
 }  // namespace sluice::test
