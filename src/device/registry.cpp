@@ -124,7 +124,8 @@ std::string default_device() {
   const DeviceListing* best = nullptr;
   const auto all = list_devices();
   const auto rank = [](const DeviceListing& l) {
-    const int kind = l.info.kind == DeviceKind::gpu ? 2 : l.info.kind == DeviceKind::integrated ? 1 : 0;
+    const bool software = l.info.kind == DeviceKind::gpu && l.info.host_memory;  // slower than the CPU itself
+    const int kind = software ? -1 : l.info.kind == DeviceKind::gpu ? 2 : l.info.kind == DeviceKind::integrated ? 1 : 0;
     return std::pair(kind, l.memory.total);
   };
   for (const auto& listing : all)
