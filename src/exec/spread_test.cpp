@@ -105,3 +105,27 @@ TEST_CASE("many blocks on many devices: a grid of cuts, each device its share") 
   }
   CHECK(std::is_sorted(dealt.begin(), dealt.end()));
 }
+
+TEST_CASE("state counts where it is: what others hold for each other takes nothing from a device between them") {
+  // 900 bytes go from the first block to the last, past a device that has just 300.
+  const auto devices = {device({100, 100, 100, 100}, 1300), device({100, 100, 100, 100}, 300)};
+  std::vector<SpreadDevice> able = devices;
+  able[0].unable = {"", "no", "no", ""};
+  const auto spreads = spread_blocks(able, chain(4, 1, 900));
+  REQUIRE_FALSE(spreads.empty());
+  CHECK(spreads[0].device_of == Blocks{0, 1, 1, 0});
+  CHECK(spreads[0].fits);
+  CHECK(spreads[0].least == std::vector<Bytes>{100 + 10 + 900 + 1, 100 + 10 + 1 + 1});
+  // Where the reader is elsewhere, it is on both; what the host writes once stays to the end.
+  auto values = chain(4, 1);
+  values.push_back({50, -1, {1}, 0, true, false});
+  const auto once = spread_blocks(able, values);
+  CHECK(once[0].least == std::vector<Bytes>{100 + 10 + 1, 100 + 10 + 1 + 1 + 50});
+}
+
+TEST_CASE("of several lanes, one at a time has both what a block reads last and what it writes") {
+  SpreadValue in{.size = 40, .written_by = 0, .read_by = {1}, .lane = 20},
+      out{.size = 60, .written_by = 1, .read_by = {2}, .lane = 30};
+  const auto spreads = spread_blocks({device({0, 100, 0}, std::nullopt)}, {in, out});
+  CHECK(spreads[0].least == std::vector<Bytes>{100 + 10 + 20 + 60});
+}

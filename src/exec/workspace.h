@@ -24,7 +24,8 @@ struct WorkspaceLayout {
 /// Nodes in `elsewhere` (block outputs, which live in the state) and leaves (weights, inputs) are not placed.
 /// A node flagged as graph output keeps its bytes to the end. If `size` > `chunk`, the layout is valid at multiples of `chunk`
 /// only; no node crosses one, unless it is larger than a chunk itself (`largest` tells). Sizes are the buffer type's alloc
-/// sizes. Pure on the graph; nothing is allocated. Goal: ≤ 1.02 × what ggml's own allocator needs.
+/// sizes; offsets are multiples of its alignment and of `alignment`. Pure on the graph; nothing is allocated. Goal: ≤ 1.02 ×
+/// what ggml's own allocator needs.
 WorkspaceLayout place_workspace(ggml_cgraph* graph, const std::vector<ggml_tensor*>& elsewhere, ggml_backend_buffer_type_t type,
                                 Bytes chunk, Bytes alignment = 0);
 
