@@ -332,7 +332,7 @@ TEST_CASE("the engine: lists, budgets and places by name") {
   wrong = options;
   wrong.device_budgets.clear();
   wrong.device_budget = {Budget::Kind::bytes, MiB};
-  refused(wrong, "say whose");
+  refused(wrong, "say whose it is, as sim:a=6GiB");
   wrong = options;
   wrong.threads = 2;
   refused(wrong, "--threads");

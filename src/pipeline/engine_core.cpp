@@ -66,9 +66,6 @@ Result<EngineDevices> EngineDevices::open(const EngineOptions& options) {
   EngineDevices opened;
   SLUICE_ASSIGN(auto names, split_device_list(options.device));
   if (names == std::vector<std::string>{"auto"}) names = {default_device()};
-  if (names.size() > 1 && options.device_budget.kind != Budget::Kind::automatic)
-    return fail(Code::invalid_argument,
-                fmt::format("--device-budget: with several devices say whose it is, as {}=6GiB", names[0]));
   bool card = false, cpu = false;
   for (const auto& name : names) {
     auto device_or_error = open_with_threads(name, options.threads);
@@ -95,6 +92,9 @@ Result<EngineDevices> EngineDevices::open(const EngineOptions& options) {
         Code::invalid_argument,
         fmt::format("--threads sets the CPU device's threads and has no effect with --device {}: leave one of the two out",
                     options.device));
+  if (names.size() > 1 && options.device_budget.kind != Budget::Kind::automatic)
+    return fail(Code::invalid_argument,
+                fmt::format("--device-budget: with several devices say whose it is, as {}=6GiB", opened.devices[0]->info().name));
   for (const auto& [name, budget] : options.device_budgets) {
     auto found = find_device(opened.devices, name);
     if (!found) return fail_while("--device-budget", std::move(found).error());
