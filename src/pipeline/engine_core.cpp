@@ -93,8 +93,8 @@ Result<EngineDevices> EngineDevices::open(const EngineOptions& options) {
         fmt::format("--threads sets the CPU device's threads and has no effect with --device {}: leave one of the two out",
                     options.device));
   if (names.size() > 1 && options.device_budget.kind != Budget::Kind::automatic)
-    return fail(Code::invalid_argument,
-                fmt::format("--device-budget: with several devices say whose it is, as {}=6GiB", opened.devices[0]->info().name));
+    return fail(Code::invalid_argument, fmt::format("--device-budget: with several devices say whose it is, as {}=6GiB",
+                                                    opened.devices[0]->info().name));
   for (const auto& [name, budget] : options.device_budgets) {
     auto found = find_device(opened.devices, name);
     if (!found) return fail_while("--device-budget", std::move(found).error());
