@@ -46,6 +46,20 @@ void check_same(const Drawn& got, const Drawn& want) {
   CHECK(got.pixels == want.pixels);
 }
 
+/// The smallest budget that works on every device, and the largest that one of them can use.
+std::pair<Bytes, Bytes> limits_of(const RigOptions& options) {
+  auto rig = Rig::open(options);
+  REQUIRE(rig);
+  auto prepared = (*rig)->prepare(small_request());
+  REQUIRE(prepared);
+  Bytes smallest = 0, full = 0;
+  for (const auto& part : (*prepared)->parts) {
+    smallest = std::max(smallest, part.plan.smallest + part.backend);
+    full = std::max(full, part.plan.full + part.backend);
+  }
+  return {smallest, full};
+}
+
 /// Bytes of the stage's weights on each device.
 std::vector<Bytes> shares_of(const Stage& stage, std::size_t devices) {
   std::vector<Bytes> bytes(devices, 0);
@@ -84,17 +98,7 @@ TEST_CASE("two and three equal devices: an even share of each, the bits of one, 
 
 TEST_CASE("every budget on two devices, even and uneven: the same bits, never above either budget") {
   const Drawn want = drawn_on_one();
-  Bytes smallest = 0, full = 0;
-  {
-    auto rig = Rig::open(several(2));
-    REQUIRE(rig);
-    auto prepared = (*rig)->prepare(small_request());
-    REQUIRE(prepared);
-    for (const auto& part : (*prepared)->parts) {
-      smallest = std::max(smallest, part.plan.smallest + part.backend);
-      full = std::max(full, part.plan.full + part.backend);
-    }
-  }
+  const auto [smallest, full] = limits_of(several(2));
   for (int i = 0; i < kBudgets; ++i) {
     const Bytes budget = smallest + (full - smallest) * static_cast<Bytes>(i) / static_cast<Bytes>(kBudgets - 1);
     for (const bool uneven : {false, true}) {
@@ -187,17 +191,7 @@ TEST_CASE("each link copies its own part: two devices that stream take no longer
     s->link_bytes_per_s = 400e6;
     s->flops_per_s = 20e9;
   }
-  Bytes smallest = 0, full = 0;
-  {
-    auto rig = Rig::open(options);
-    REQUIRE(rig);
-    auto prepared = (*rig)->prepare(small_request());
-    REQUIRE(prepared);
-    for (const auto& part : (*prepared)->parts) {
-      smallest = std::max(smallest, part.plan.smallest + part.backend);
-      full = std::max(full, part.plan.full + part.backend);
-    }
-  }
+  const auto [smallest, full] = limits_of(options);
   Request request = small_request();
   request.steps = 4;
   const auto step_of = [&](std::size_t devices, Bytes budget) {
