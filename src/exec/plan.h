@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -18,6 +19,8 @@ struct BlockCost {
   Bytes workspace = 0;   ///< inner nodes of its largest lane graph; if more than a chunk, laid out for a multiple of the chunk
   Bytes contiguous = 0;  ///< largest piece of the workspace that must lie in one buffer; 0: the whole of it
   double compute_s = 0;  ///< all lanes together
+  /// What of the workspace one buffer has to hold.
+  Bytes largest_piece() const { return contiguous ? std::min(contiguous, workspace) : workspace; }
 };
 
 /// A state tensor of one lane. Ticks count (block × lanes + lane); an input written once per lane lives always.

@@ -23,8 +23,7 @@ Object largest_object(const Stage& stage, const StageNeed& need, Bytes limit) {
   Object largest;
   for (std::size_t b = 0; b < stage.blocks(); ++b) {
     const BlockCost& block = need.cost.blocks[b];
-    const Bytes workspace = block.contiguous ? std::min(block.contiguous, block.workspace) : block.workspace;
-    const Bytes size = std::max(need.mappable[b] ? 0 : block.weights, workspace);
+    const Bytes size = std::max(need.mappable[b] ? 0 : block.weights, block.largest_piece());
     if (size > limit && largest.name.empty())
       largest.name = fmt::format("{}: block '{}'", stage.spec().name, stage.model().blocks[b].name);
     largest.size = std::max(largest.size, size);
@@ -210,6 +209,11 @@ Result<Prepared*> Session::prepare(const std::vector<StageSpec>& specs) {
   return plans_.back().get();
 }
 
+Bytes Session::chunk_for(std::size_t device, Bytes largest) const {
+  const Bytes preferred = Arena::chunk_size_for(memories_[device]->device().info());
+  return largest <= preferred ? 0 : (largest + preferred - 1) / preferred * preferred;
+}
+
 Status Session::enlarge_buffers(Prepared& prepared) {
   bool enlarged = false;
   for (auto& part : prepared.parts) {
@@ -221,9 +225,8 @@ Status Session::enlarge_buffers(Prepared& prepared) {
       if (part.giant.empty()) part.giant = object.name;
       largest = std::max(largest, object.size);
     }
-    if (largest <= preferred) continue;
-    part.chunk = (largest + preferred - 1) / preferred * preferred;
-    enlarged = true;
+    part.chunk = chunk_for(part.device, largest);
+    enlarged = enlarged || part.chunk > 0;
   }
   for (std::size_t s = 0; s < prepared.stages.size() && enlarged; ++s) {
     SLUICE_ASSIGN(prepared.stages[s], Stage::build(prepared.specs[s], store_, sites(&prepared)));

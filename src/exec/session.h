@@ -176,6 +176,8 @@ class Session {
   Status plan_part(Prepared& prepared, Prepared::Part& part, Bytes backend);
   void measure(const std::vector<StageSpec>& specs, Prepared::Part& part, std::set<BlockId> planned) const;
   void choose_zone(Prepared& prepared, Prepared::Part& part, const std::vector<bool>& skip) const;
+  /// Bytes of one buffer where an object is larger than the device prefers; else 0.
+  Bytes chunk_for(std::size_t device, Bytes largest) const;
   Status enlarge_buffers(Prepared& prepared);
   std::vector<StageNeed> stage_needs(const Prepared& prepared, const Prepared::Part& part) const;
   DeviceMemory::Need need_of(const Prepared& prepared, const Prepared::Part& part, const std::vector<bool>& skip) const;

@@ -21,8 +21,7 @@ constexpr Bytes kEndless = Bytes{1} << 60;
 /// What one buffer has to hold for a section.
 Bytes largest_of(const StageCost& cost) {
   Bytes largest = 0;
-  for (const BlockCost& b : cost.blocks)
-    largest = std::max({largest, b.weights, b.contiguous ? std::min(b.contiguous, b.workspace) : b.workspace});
+  for (const BlockCost& b : cost.blocks) largest = std::max({largest, b.weights, b.largest_piece()});
   for (const StateCost& state : cost.state) largest = std::max(largest, state.size);
   return largest;
 }
@@ -143,11 +142,8 @@ Result<Stage> Session::build_stage(const StageSpec& spec) const {
   SLUICE_ASSIGN(auto stage, Stage::build(spec, store_, on));
   bool enlarged = false;
   for (const Section& section : stage.sections()) {
-    const Bytes largest = largest_of(section.cost),
-                preferred = Arena::chunk_size_for(memories_[section.device]->device().info());
-    if (largest <= preferred) continue;
-    on[section.device].chunk = (largest + preferred - 1) / preferred * preferred;
-    enlarged = true;
+    on[section.device].chunk = chunk_for(section.device, largest_of(section.cost));
+    enlarged = enlarged || on[section.device].chunk > 0;
   }
   if (!enlarged) return stage;
   return Stage::build(spec, store_, on);
